@@ -34,6 +34,16 @@ bool is_flag(std::string_view argument) {
 // besides its own.
 std::string unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
   const FlagTable table;
+  constexpr std::array kContext = {"--context-parallel-size", "--cp-comm-type",
+                                   "--hierarchical-context-parallel-sizes"};
+  if (std::ranges::find(kContext, flag) != kContext.end() &&
+      std::ranges::find(fields.all(), "tensor-model-parallel-size", &Field::name) !=
+          fields.all().end()) {
+    return fmt::format(
+        "{} divides the tokens of sequences in training; this command divides a model by its heads "
+        "and layers: use --tensor-model-parallel-size or --pipeline-model-parallel-size",
+        flag);
+  }
   if (table.find(flag) != nullptr) {
     return fmt::format(
         "{} is a flag of Megatron-LM that this command does not have; see --help for the flags it "

@@ -93,6 +93,9 @@ TEST_F(BadInput, RequiredFlags) {
   refused({"eval"}, {"--load"});
   refused({"generate", "--prompt", "x"}, {"--load"});
   refused({"generate", "--load", vectors("hf/llama")}, {"--prompt"});
+  for (const std::string command : {"generate", "serve"})
+    refused({command, "--load", vectors("hf/llama"), "--context-parallel-size", "2"},
+            {"--context-parallel-size", "in training", "--tensor-model-parallel-size"});
   refused({"tokenizer", "train"}, {"--input"});
   refused({"tokenizer", "train", "--input", kText}, {"--output"});
   refused({"tokenizer", "encode", "x"}, {"--tokenizer-model"});
