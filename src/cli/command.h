@@ -13,6 +13,7 @@ namespace megatron::cli {
 // Each returns the process's exit code and throws Error for problems that the user can fix. The
 // arguments are those after the command's name.
 int train(const Arguments& arguments);
+int sft(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
 int serve(const Arguments& arguments);

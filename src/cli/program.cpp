@@ -24,6 +24,7 @@ namespace {
 
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
+    {"sft", "fine-tune a model on chats", sft},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate},
@@ -166,7 +167,7 @@ std::pair<std::string, int> current_failure() {
 bool met = false;
 
 bool is_of_ranks(const Arguments& arguments) {
-  constexpr std::string_view kOfRanks[] = {"train", "eval", "generate", "serve"};
+  constexpr std::string_view kOfRanks[] = {"train", "sft", "eval", "generate", "serve"};
   return !arguments.empty() && std::ranges::find(kOfRanks, arguments[0]) != std::end(kOfRanks);
 }
 

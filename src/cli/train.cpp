@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/missing_flags.h"
+#include "cli/training_command.h"
 #include "training/settle.h"
 #include "training/trainer.h"
 
@@ -60,30 +61,40 @@ int exit_code(const training::TrainResult& result) {
 
 }  // namespace
 
-int train(const Arguments& arguments) {
-  settings::TrainSettings settings;
-  Fields fields = settings.fields();
+int run_training(const TrainingCommand& command, settings::TrainSettings& settings, Fields& fields,
+                 const Arguments& arguments, const std::function<std::optional<int>()>& before) {
+  const std::string name(command.name);
   std::vector<std::string> notes;
-  if (const auto code = parse_training(
-          "megatron train [flags]",
-          "Trains a language model. Flags have Megatron-LM's names and meanings; --recipe gives a "
-          "whole run.",
-          fields, arguments, notes, {.check = [&] {
-            require_flags(settings, "train", arguments);
-            training::check_settings(settings, false);
-          }})) {
+  if (const auto code =
+          parse_training(fmt::format("megatron {} [flags]", name), std::string(command.description),
+                         fields, arguments, notes, {.check = [&] {
+                           command.complete(settings);
+                           require_flags(settings, name, arguments);
+                           training::check_settings(settings, false);
+                         }})) {
     return *code;
   }
+  command.complete(settings);
+  if (const auto code = before()) return *code;
   // Installed before any thread is created, so that no signal ends the process unnoticed.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(exit_signals(), tell_signal);
   const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};
-  return with_processes("train", fields, [&](comm::Processes& processes) {
-    require_flags(settings, "train", arguments);
+  return with_processes(command.name, fields, [&](comm::Processes& processes) {
+    require_flags(settings, name, arguments);
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields,
                          [&] { return exit_code(training::train(settings, hooks, &processes)); });
   });
+}
+
+int train(const Arguments& arguments) {
+  settings::TrainSettings settings;
+  Fields fields = settings.fields();
+  return run_training({.name = "train",
+                       .description = "Trains a language model. Flags have Megatron-LM's names and "
+                                      "meanings; --recipe gives a whole run."},
+                      settings, fields, arguments);
 }
 
 }  // namespace megatron::cli

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
+#include "selftest/verify_chats.h"
 #include "settings/reading_flags.h"
 #include "settings/rules.h"
 #include "settings/settings.h"
@@ -27,9 +28,18 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
                                                const selftest::VerifyOptions& options) {
   MG_CHECK(fs::is_directory(directory), "{} is not a directory", directory);
   if (fs::exists(directory + "/case.json")) return selftest::verify_trajectory(directory, options);
+  if (selftest::has_chats(directory)) return {selftest::verify_chats(directory)};
+  if (selftest::has_packing(directory)) {
+    std::vector<selftest::Report> reports = {selftest::verify_packing(directory)};
+    if (fs::exists(directory + "/packed.safetensors"))
+      for (selftest::Report& report : selftest::verify_packed(directory, options))
+        reports.push_back(std::move(report));
+    return reports;
+  }
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
-           "{} has neither expected.safetensors (a model with expected values) nor case.json (a "
-           "training trajectory)",
+           "{} has none of expected.safetensors (a model with expected values), case.json (a "
+           "training trajectory), expected.json with chat_template.jinja (chats as tokens) and "
+           "packing.json (packed rows)",
            directory);
   return selftest::verify(directory, options);
 }
@@ -94,7 +104,9 @@ int verify(const Arguments& arguments) {
   checkpoint::ReadingOptions reading;
   settings::add_reading_flags(fields, reading);
   const std::vector<Positional> positional = {
-      {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
+      {"DIR",
+       "Hugging Face directories with expected.safetensors, folders with case.json (a run), "
+       "expected.json (chats) or packing.json (packed rows)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",

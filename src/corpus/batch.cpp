@@ -81,8 +81,7 @@ void check_segments(const HostBatch& host) {
   const std::span<const int32_t> indices = host.indices();
   for (size_t i = 0; i < host.segment_starts.size(); ++i) {
     const int32_t begin = host.segment_starts[i];
-    const int64_t at =
-        indices.empty() ? static_cast<int64_t>(i) % host.layout.length : indices[i];
+    const int64_t at = indices.empty() ? static_cast<int64_t>(i) % host.layout.length : indices[i];
     MG_CHECK(begin >= 0 && begin <= at,
              "the segment of token {} of a sequence starts at {}; the start must lie in [0, {}]",
              at, begin, at);
@@ -116,7 +115,9 @@ void DeviceBatch::allocate(const HostBatch& host) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
   };
   const DType wide = kernels::accumulator(type_);
-  batch_ = {.layout = host.layout, .context_tokens = {.layout = host.layout}, .context = host.text_length};
+  batch_ = {.layout = host.layout,
+            .context_tokens = {.layout = host.layout},
+            .context = host.text_length};
   batch_.tokens = tensor(tokens, DType::i32, "batch.tokens");
   batch_.positions = tensor(tokens, DType::i32, "batch.positions");
   batch_.labels = tensor(tokens, DType::i32, "batch.labels");
@@ -129,7 +130,8 @@ void DeviceBatch::allocate(const HostBatch& host) {
                             &batch_.context_tokens.part_rows, &batch_.context_tokens.whole_rows})
       *indices = tensor(all, DType::i32, "batch.context_indices");
     if (confined)
-      batch_.context_tokens.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
+      batch_.context_tokens.all_segment_starts =
+          tensor(all, DType::i32, "batch.all_segment_starts");
     if (!confined && runtime_.device().has_data()) fill_indices(host);
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
@@ -149,9 +151,10 @@ void DeviceBatch::fill_indices(const HostBatch& host) {
     whole_rows[row] = static_cast<int32_t>(i);
   }
   parallel::ContextTokens& context = batch_.context_tokens;
-  for (const auto& [values, tensor] :
-       {std::pair{&host.rank_indices, &context.rank_indices}, {&all, &context.all_indices},
-        {&part_rows, &context.part_rows}, {&whole_rows, &context.whole_rows}})
+  for (const auto& [values, tensor] : {std::pair{&host.rank_indices, &context.rank_indices},
+                                       {&all, &context.all_indices},
+                                       {&part_rows, &context.part_rows},
+                                       {&whole_rows, &context.whole_rows}})
     copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
 }
 
@@ -174,8 +177,8 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   if (batch_.targets.defined())
     copy_from(batch_.targets, std::span<const double>(host.targets), stream);
   if (batch_.context_tokens.all_segment_starts.defined()) {
-    copy_from(batch_.context_tokens.all_segment_starts, std::span<const int32_t>(host.all_segment_starts),
-              stream);
+    copy_from(batch_.context_tokens.all_segment_starts,
+              std::span<const int32_t>(host.all_segment_starts), stream);
     fill_indices(host);
   }
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);

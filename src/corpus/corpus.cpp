@@ -137,6 +137,7 @@ void check_data(const settings::DataSettings& s,
                 const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
                 const std::vector<std::string>& names) {
   Sources sources = sources_of_flags(s);
+  if (s.chats) return;
   settle_blend(sources.blend, s, several_valid);
   data::check_blends(sources.blend, sources.blend.all ? std::optional(split_of(s)) : std::nullopt,
                      samples);
@@ -184,6 +185,7 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
 
 bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
                        int64_t samples) {
+  if (settings.chats) return true;
   Sources sources = find_sources(settings);
   settle_blend(sources.blend, settings, false);
   return data::keeps_order(sources.blend, data::Split::train, corpus.set(data::Split::train),

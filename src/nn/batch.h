@@ -47,7 +47,7 @@ struct Batch {
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
   parallel::ContextTokens context_tokens;  // the tokens of all context-parallel ranks
-  Continuation continuation;  // only without gradients and without segment_starts
+  Continuation continuation;               // only without gradients and without segment_starts
   // Length of the texts including tokens held by a state; tables of rotary angles may depend on it
   // (nn/rotary.h). 0: the length of the sequences.
   int64_t context = 0;

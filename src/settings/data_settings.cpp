@@ -57,6 +57,17 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
+  f.add_switch("chats", &chats, true,
+               "--data-path and the like name files of chats, as JSON lines or a JSON array; only "
+               "the assistant's tokens carry loss");
+  f.add("chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
+        "how chats are packed into rows of --seq-length tokens, where they do not see each other: "
+        "bfd (best fit, longest first; longer ones are cut), bfd_split (longer ones are split), "
+        "wrapped (a stream cut into rows), none (a row per chat)");
+  f.add("chat-truncation", &chat_truncation, {"keep_start", "keep_end"},
+        "which tokens of a chat longer than --seq-length are kept");
+  f.add("chat-template", &chat_template,
+        "file with a Jinja template to use instead of the tokenizer's own");
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});
   replace_sources(f);
 }

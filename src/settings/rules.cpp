@@ -110,6 +110,16 @@ const std::vector<Rule> kRules = {
     {flags, "sample-prompt", "!sample-interval",
      "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
      "prompt; give both or neither"},
+    {flags, "mock-data|data-args-path|per-split-data-args-path", "chats",
+     "--{flag} names no files of chats, which --chats (or megatron sft) reads: give --data-path "
+     "FILE, or --train-data-path and the like"},
+    {flags,
+     "reset-position-ids|reset-attention-mask|dataloader-inter-document-masking|eod-mask-loss",
+     "chats",
+     "--{flag} has no effect with --chats, whose chats never see each other: leave it out"},
+    {flags, "chat-packing|chat-truncation|chat-template", "!chats",
+     "--{flag} {value} has no effect without --chats (or megatron sft): add it, or leave --{flag} "
+     "out"},
     {flags, "finetune", "!model & !load",
      "--finetune starts from the weights of --model or --load, but neither is given"},
     {flags,

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
+#include "corpus/chat/chat_corpus.h"
 #include "inference/end_tokens.h"
 #include "plan/page.h"
 #include "resume/found_checkpoints.h"
@@ -225,8 +226,15 @@ void open_data(RunPlan& plan) {
   const int64_t iterations = *s.batch.train_iters;
   const RunSamples samples = samples_of_run(s, plan.last_sample());
   plan.train_samples = samples.asked[static_cast<size_t>(data::Split::train)].value_or(0);
-  plan.corpus = corpus::open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
-                                    samples.asked, run.multiple_validation_sets, samples.extended);
+  if (s.data.chats) {
+    ThreadPool pool(s.runtime.threads_per_rank());
+    plan.corpus = corpus::open_chats(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
+                                     samples.asked, plan.end_tokens, pool);
+  } else {
+    plan.corpus =
+        corpus::open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
+                            samples.asked, run.multiple_validation_sets, samples.extended);
+  }
   const data::Dataset& train = plan.corpus.set(data::Split::train);
   if (run.dataloader_type == "single")
     check_enough(train, data::Split::train, plan.last_sample(),
@@ -451,7 +459,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   find_weights(plan, source, stored);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
-  if (s.run.sample_interval) plan.end_tokens = find_end_tokens(plan, source);
+  if (s.run.sample_interval || s.data.chats) plan.end_tokens = find_end_tokens(plan, source);
   check_extension(plan);
   open_data(plan);
   check_data_order(plan);

@@ -162,6 +162,7 @@ std::string token_files_content(const std::string& prefix,
                                 const std::optional<std::string>& cache_path, ThreadPool& pool) {
   // Bytes up to which a cache entry costs more than reading again.
   constexpr size_t kSoonRead = size_t{64} << 20;
+  if (fs::is_regular_file(prefix)) return samples_of(prefix);  // a file of chats
   const data::IndexedDataset set(prefix, {.map_tokens = false});
   data::SourceFacts facts(set, data::index_cache_directory(set.path(), cache_path));
   const std::string index = facts.content(pool);

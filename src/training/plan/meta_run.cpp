@@ -47,9 +47,7 @@ class EmptySamples final : public data::Dataset {
   data::Sample sample_;
 };
 
-bool confined(const settings::TrainSettings& s) {
-  return s.data.reset_attention_mask || s.data.inter_document_masking;
-}
+bool confined(const settings::TrainSettings& s) { return s.data.confines_attention(); }
 
 // A micro-batch without its tokens: on meta only the first one is read.
 corpus::HostBatch empty_batch(const settings::TrainSettings& s, const parallel::Ranks& ranks) {

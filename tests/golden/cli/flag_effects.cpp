@@ -353,6 +353,17 @@ void FlagBench::prepare() {
   write_file(data + "/merges.txt", "a b\n");
   write_file(data + "/no_merges.txt", "b a\n");
   write_file(data + "/tik.json", tik_token_list());
+  std::string chats;
+  for (const char* text :
+       {"one, two, three", "four", "five and six", "seven", "eight, nine and ten"})
+    chats += fmt::format(R"({{"messages": [{{"role": "user", "content": "{}"}}, )"
+                         R"({{"role": "assistant", "content": "{}"}}]}})"
+                         "\n",
+                         text, text);
+  write_file(data + "/chats.jsonl", chats);
+  write_file(data + "/chat.jinja",
+             "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}"
+             "{% endgeneration %}{% endfor %}");
   write_file(data + "/blocks.json",
              R"({"block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"no_op": true}},
                  {"attention": {"replace_with_linear": true}, "mlp": {"ffn_hidden_size": 24}}]})");

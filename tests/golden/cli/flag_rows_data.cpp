@@ -41,6 +41,20 @@ std::vector<FlagRow> source_flags() {
   };
 }
 
+std::vector<FlagRow> chat_flags() {
+  const std::string files =
+                        "!mock-data !vocab-size --seq-length 48 --data-path {data}/chats.jsonl "
+                        "--tokenizer-model {vectors}/post_training/sft/chatml ",
+                    chats = files + "--chats ";
+  return {
+      {"chats", "end", "--chats", files},
+      {"chat-packing", "loss", "--chat-packing wrapped", chats, "--chat-packing bfd"},
+      {"chat-truncation", "loss", "--chat-truncation keep_end", chats,
+       "--chat-truncation keep_start"},
+      {"chat-template", "loss", "--chat-template {data}/chat.jinja", chats},
+  };
+}
+
 std::vector<FlagRow> evaluation_flags() {
   const std::string sets = kSets +
                            "--valid-data-path {data}/b {data}/c --eval-interval 3 --eval-iters 1 "
@@ -114,7 +128,7 @@ std::vector<FlagRow> tokenizer_flags() {
 
 std::vector<FlagRow> data_flags() {
   std::vector<FlagRow> all;
-  for (auto& rows : {source_flags(), evaluation_flags(), tokenizer_flags()})
+  for (auto& rows : {source_flags(), chat_flags(), evaluation_flags(), tokenizer_flags()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -93,8 +93,7 @@ TEST_P(RandomDocuments, AttentionIsNearlyTheSameWorkOnEveryRank) {
     double seen = 0;
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto sequence = static_cast<int64_t>(i) / layout.held();
-      seen += 1 + tokens[i] -
-              starts[static_cast<size_t>(sequence * layout.length + tokens[i])];
+      seen += 1 + tokens[i] - starts[static_cast<size_t>(sequence * layout.length + tokens[i])];
     }
     pairs.push_back(seen);
   }

@@ -1,0 +1,230 @@
+#include "corpus/chat/chat_reader.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "data/input_file.h"
+#include "data/input_list.h"
+#include "data/json_lines.h"
+#include "data/json_record.h"
+
+namespace megatron::corpus {
+namespace {
+
+constexpr std::array kRoles = {"system", "developer", "user",   "assistant",
+                               "tool",   "function",  "ipython"};
+// ShareGPT's names.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kSpeakers = {{
+    {"human", "user"},
+    {"user", "user"},
+    {"gpt", "assistant"},
+    {"assistant", "assistant"},
+    {"system", "system"},
+    {"function_call", "assistant"},
+    {"observation", "tool"},
+    {"function_response", "tool"},
+    {"tool", "tool"},
+}};
+
+// Reads members of a record, with errors that name its place.
+class Record {
+ public:
+  Record(const Json& json, const std::string& place) : json_(json), place_(place) {
+    MG_CHECK(json.is_object(), "{}: a conversation is a JSON object, but this is {}", place,
+             shortened(json));
+  }
+
+  bool has(const char* key) const {
+    const Json* value = json_.find(key);
+    return value != nullptr && !value->is_null();
+  }
+  const Json& at(const char* key) const { return json_[key]; }
+  const std::string& text(const char* key) const {
+    const Json& value = json_[key];
+    MG_CHECK(value.is_string(), "{}: '{}' is {}, not a text", place_, key, shortened(value));
+    return value.as_string();
+  }
+  const Json::Array& list(const char* key) const {
+    const Json& value = json_[key];
+    MG_CHECK(value.is_array(), "{}: '{}' is {}, not a list", place_, key, shortened(value));
+    return value.as_array();
+  }
+  const std::string& place() const { return place_; }
+
+  static std::string shortened(const Json& value) {
+    std::string text = value.dump();
+    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    return text;
+  }
+
+ private:
+  const Json& json_;
+  const std::string& place_;
+};
+
+Json message(std::string_view role, Json content) {
+  return Json::Object{{"role", Json(role)}, {"content", std::move(content)}};
+}
+
+// Templates expect the arguments of a tool call as an object.
+void parse_arguments(Json& call, const std::string& place) {
+  if (!call.is_object()) return;
+  for (auto& [key, value] : call.as_object()) {
+    if (key == "function") parse_arguments(value, place);
+    if (key == "arguments" && value.is_string() && !value.as_string().empty())
+      value = Json::parse(value.as_string(), place + ", arguments of a tool call");
+  }
+}
+
+Json checked_message(const Json& given, const std::string& place) {
+  const Record record(given, place);
+  MG_CHECK(record.has("role"), "{}: the message {} has no 'role'", place, Record::shortened(given));
+  const std::string& role = record.text("role");
+  MG_CHECK(std::ranges::find(kRoles, role) != kRoles.end(),
+           "{}: unknown role '{}': it is one of system, developer, user, assistant and tool", place,
+           role);
+  MG_CHECK(record.has("content") || record.has("tool_calls") || record.has("thinking") ||
+               record.has("reasoning_content"),
+           "{}: a message of the {} has neither 'content' nor 'tool_calls'", place, role);
+  Json checked = given;
+  for (auto& [key, value] : checked.as_object())
+    if (key == "tool_calls" && value.is_array())
+      for (Json& call : value.as_array()) parse_arguments(call, place);
+  return checked;
+}
+
+Json::Array messages_of(const Json::Array& given, const std::string& place) {
+  Json::Array messages;
+  for (const Json& one : given) messages.push_back(checked_message(one, place));
+  return messages;
+}
+
+Json message_of_speaker(const Json& given, const std::string& place) {
+  const Record record(given, place);
+  MG_CHECK(record.has("from") && record.has("value"),
+           "{}: an element of 'conversations' needs 'from' and 'value', but is {}", place,
+           Record::shortened(given));
+  const std::string &from = record.text("from"), &value = record.text("value");
+  const auto known = std::ranges::find(kSpeakers, from, [](const auto& s) { return s.first; });
+  MG_CHECK(known != kSpeakers.end(),
+           "{}: unknown speaker '{}': 'from' is one of human, gpt, system, function_call and "
+           "observation",
+           place, from);
+  if (from != "function_call") return message(known->second, value);
+  Json call = Json::parse(value, place + ", function_call");
+  parse_arguments(call, place);
+  Json::Array calls = call.is_array() ? call.as_array() : Json::Array{call};
+  for (Json& one : calls) one = Json::Object{{"type", "function"}, {"function", one}};
+  return Json::Object{{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
+}
+
+void read_prompt_and_completion(const Record& record, ChatExample& example) {
+  const Json &prompt = record.at("prompt"), &completion = record.at("completion");
+  if (prompt.is_string() && completion.is_string()) {
+    MG_CHECK(!completion.as_string().empty(), "{}: the completion is empty", record.place());
+    example.texts = {prompt.as_string(), completion.as_string()};
+    return;
+  }
+  MG_CHECK(prompt.is_array() && completion.is_array() && !completion.as_array().empty(),
+           "{}: 'prompt' and 'completion' must both be texts, or both lists of messages",
+           record.place());
+  example.messages = messages_of(prompt.as_array(), record.place());
+  example.prompt_messages = example.messages.size();
+  for (Json& answer : messages_of(completion.as_array(), record.place()))
+    example.messages.push_back(std::move(answer));
+}
+
+void read_instruction(const Record& record, ChatExample& example) {
+  std::string query = record.text("instruction");
+  if (record.has("input") && !record.text("input").empty()) query += "\n" + record.text("input");
+  if (record.has("system") && !record.text("system").empty())
+    example.messages.push_back(message("system", record.text("system")));
+  example.messages.push_back(message("user", query));
+  example.messages.push_back(message("assistant", record.text("output")));
+}
+
+void read_tools(const Record& record, ChatExample& example) {
+  if (!record.has("tools")) return;
+  Json tools = record.at("tools");
+  if (tools.is_string()) tools = Json::parse(tools.as_string(), record.place() + ", tools");
+  MG_CHECK(tools.is_array(), "{}: 'tools' is {}, not a list of schemas", record.place(),
+           Record::shortened(tools));
+  if (!tools.as_array().empty()) example.tools = tools.as_array();
+}
+
+void check_answers(const ChatExample& example) {
+  if (example.texts || example.prompt_messages) return;
+  const bool answered = std::ranges::any_of(
+      example.messages, [](const Json& m) { return m["role"].as_string() == "assistant"; });
+  MG_CHECK(answered, "{}: no message is of the assistant, so that nothing can be learned from it",
+           example.place);
+}
+
+// An array of records in one text.
+void read_array(const std::string& path, const std::string& text,
+                const std::function<void(Json record, std::string place)>& f) {
+  Json all = Json::parse(text, path);
+  for (size_t i = 0; i < all.as_array().size(); ++i)
+    f(std::move(all.as_array()[i]), fmt::format("{}, element {}", path, i));
+}
+
+}  // namespace
+
+ChatExample example_of(const Json& record, std::string place) {
+  ChatExample example;
+  example.place = std::move(place);
+  const Record r(record, example.place);
+  if (r.has("messages")) {
+    example.messages = messages_of(r.list("messages"), example.place);
+  } else if (r.has("conversations")) {
+    for (const Json& one : r.list("conversations"))
+      example.messages.push_back(message_of_speaker(one, example.place));
+  } else if (r.has("prompt") && r.has("completion")) {
+    read_prompt_and_completion(r, example);
+  } else {
+    MG_CHECK(r.has("instruction") && r.has("output"),
+             "{}: a conversation has 'messages', 'conversations', 'prompt' with 'completion', or "
+             "'instruction' with 'output'; this record has none of them",
+             example.place);
+    read_instruction(r, example);
+  }
+  read_tools(r, example);
+  if (r.has("chat_template_kwargs")) {
+    const Json& variables = r.at("chat_template_kwargs");
+    MG_CHECK(variables.is_object(), "{}: 'chat_template_kwargs' is {}, not an object",
+             example.place, Record::shortened(variables));
+    example.variables = variables.as_object();
+  }
+  check_answers(example);
+  return example;
+}
+
+void read_records(const std::vector<std::string>& paths,
+                  const std::function<void(Json record, std::string place)>& f) {
+  for (const data::InputEntry& entry : data::list_inputs(paths, data::TextKind::json_lines)) {
+    MG_CHECK(!entry.path.ends_with(".parquet"),
+             "{} is a Parquet file: convert it to JSON lines, for example with "
+             "datasets.Dataset.from_parquet(FILE).to_json(OUTPUT)",
+             entry.path);
+    data::InputFile file(entry.path);
+    std::string line;
+    bool first = true;
+    for (int64_t number = 1; file.next_line(line); ++number, line.clear()) {
+      if (data::is_blank(line)) continue;
+      const size_t begin = line.find_first_not_of(" \t\r");
+      if (std::exchange(first, false) && line[begin] == '[') {
+        read_array(entry.path, line + "\n" + file.read_rest(), f);
+        break;
+      }
+      std::string place = fmt::format("{}:{}", entry.path, number);
+      Json record = data::parse_record(line, place);
+      f(std::move(record), std::move(place));
+    }
+  }
+}
+
+}  // namespace megatron::corpus

@@ -1,0 +1,31 @@
+// Reads conversations from JSON, in the shapes in which people store them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "corpus/chat/chat_tokens.h"
+
+namespace megatron::corpus {
+
+// One record becomes an example. Keys that decide, in this order:
+//   messages                    [{"role", "content", ...}], as chat templates read them
+//   conversations               ShareGPT's [{"from", "value"}]: human, gpt, system, function_call,
+//                               observation
+//   prompt, completion          both texts, or both lists of messages; loss on the completion only
+//   instruction, output         Alpaca's, with an optional `input` behind the instruction and an
+//                               optional `system`
+// Besides them `tools` (a list of schemas, or the same as one JSON text) and `chat_template_kwargs`
+// (other variables of the template). Arguments of tool calls that are JSON texts become objects.
+// place: names the record in messages. Throws Error naming it and what is wrong: no such key, a
+// value of another type, an unknown role, no answer.
+ChatExample example_of(const Json& record, std::string place);
+
+// Calls f with each record of the files, in order, and its place. A path is a file, a directory or
+// a pattern (data/input_list.h) of JSON lines, or of one JSON array per file. Throws Error naming
+// file and line.
+void read_records(const std::vector<std::string>& paths,
+                  const std::function<void(Json record, std::string place)>& f);
+
+}  // namespace megatron::corpus

@@ -1,0 +1,80 @@
+// Converts chats to token ids, and marks the tokens that carry loss: the assistant's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizers/chat/chat_template.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::corpus {
+
+// A conversation, or a prompt and its completion.
+struct ChatExample {
+  Json::Array messages;  // as chat templates read them
+  std::optional<Json::Array> tools;
+  Json::Object variables;  // other variables of the template
+  // Number of the first messages that are a prompt; the rest is its completion. Absent: all answers
+  // of the assistant carry loss.
+  std::optional<size_t> prompt_messages;
+  // Texts without a chat template: a prompt (maybe empty) and its completion.
+  std::optional<std::pair<std::string, std::string>> texts;
+  std::string place;  // "chats.jsonl:7", for messages
+};
+
+struct ChatTokens {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;  // of each token's own loss, 0: none
+
+  int64_t counted() const;  // tokens with loss
+};
+
+// How the assistant's tokens were found, for the log.
+enum class AnswerRule {
+  generation_marks,  // {% generation %} in the template
+  prefixes,          // the texts of the first messages, each with and without the answer
+  completion,        // everything behind the prompt
+};
+
+// Const members are thread-safe; borrows the tokenizer and the template.
+class ChatTokenizer {
+ public:
+  ChatTokenizer(const tokenizers::Tokenizer& tokenizer, const tokenizers::ChatTemplate& chat);
+
+  // With marks in the template: those of the tokens from the first one with the first letter of an
+  // answer to the first one with its last letter, as in transformers. Without: the text that a
+  // message of the assistant adds to the generation prompt before it. A message may have `loss`
+  // (true, false, 0, 1) and `loss_scale` (a factor), which the template does not see. Throws Error
+  // naming the place if the template fails, or if the text of the first messages is not the
+  // beginning of the whole one.
+  ChatTokens tokens(const ChatExample& example) const;
+  AnswerRule rule(const ChatExample& example) const;
+
+ private:
+  std::vector<std::pair<int64_t, int64_t>> answers(const tokenizers::Chat& chat,
+                                                   const tokenizers::RenderedChat& rendered,
+                                                   const ChatExample& example) const;
+  ChatTokens completion_of(const tokenizers::Chat& chat, const ChatExample& example) const;
+  ChatTokens of_texts(const ChatExample& example) const;
+  tokenizers::RenderedChat render(const tokenizers::Chat& chat, const ChatExample& example) const;
+
+  const tokenizers::Tokenizer& tokenizer_;
+  const tokenizers::ChatTemplate& template_;
+};
+
+// The rule of generation marks: 1 for the tokens of each answer, a range of code points; tokens may
+// have been cut off on either side. A last letter that is in no token, or in the first one, means
+// all tokens from the first letter on; a first letter in none ends the search.
+std::vector<float> answer_mask(std::span<const tokenizers::Range> offsets,
+                               std::span<const std::pair<int64_t, int64_t>> answers,
+                               std::span<const float> weights = {});
+
+// Cuts to the first `length` tokens, or the last ones.
+void truncate(ChatTokens& tokens, int64_t length, bool keep_start);
+
+}  // namespace megatron::corpus

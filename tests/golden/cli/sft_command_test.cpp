@@ -1,0 +1,108 @@
+// `megatron sft`: chats in, a fine-tuned model out.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+class Sft : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream file(place_ / "chats.jsonl");
+    for (int i = 0; i < 60; ++i)
+      file << R"({"messages": [{"role": "user", "content": "next )" << i * 7 % 97
+           << R"("}, {"role": "assistant", "content": ")" << i * 7 % 97 + 1 << "\"}]}\n";
+  }
+
+  Words command(const std::string& folder, const std::string& more = "") const {
+    return with({"sft", "--tokenizer-model", vectors("post_training/sft/chatml"), "--save", folder},
+                words("--data-path chats.jsonl --num-layers 2 --hidden-size 32 "
+                      "--num-attention-heads 4 --vocab-size 512 --seq-length 96 "
+                      "--micro-batch-size 2 --global-batch-size 4 --train-iters 6 --lr 1e-3 "
+                      "--log-interval 1 " +
+                      more));
+  }
+  std::vector<std::string> losses(const std::string& folder) const {
+    std::vector<std::string> all;
+    const std::string text = read_file(place_ / (folder + "/log.jsonl"));
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
+      const Json record = Json::parse(std::string_view(text).substr(at, end - at));
+      if (record["type"].as_string() == "step") all.push_back(record["loss"].dump());
+    }
+    return all;
+  }
+  void refused(const Words& line, const Words& parts) {
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 2) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
+  }
+
+  Workplace place_;
+};
+
+TEST_F(Sft, TrainsAndGoesOnWithTheSameBits) {
+  const Outcome whole = place_.run(command("whole"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  for (const char* part : {"60 chats", "% of which carry loss", "generation", "rows of 96 tokens"})
+    EXPECT_NE(whole.err.find(part), std::string::npos) << part << " in\n" << whole.err;
+  const std::vector<std::string> expected = losses("whole");
+  ASSERT_EQ(expected.size(), 6u);
+  ASSERT_EQ(place_.run(command("parts", "--exit-interval 3")).code, 0);
+  const Outcome rest = place_.run(command("parts"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_NE(rest.err.find("resuming from"), std::string::npos) << rest.err;
+  EXPECT_EQ(losses("parts"), expected);
+  EXPECT_EQ(read_file(place_ / "parts/iter_0000006/model.safetensors"),
+            read_file(place_ / "whole/iter_0000006/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(place_ / "whole/iter_0000006/chat_template.jinja"));
+}
+
+TEST_F(Sft, FineTunesAModelDirectoryWithValidation) {
+  ASSERT_EQ(place_.run(command("base")).code, 0);
+  const Outcome r = place_.run(
+      words("sft --model base/iter_0000006 --data-path chats.jsonl --save tuned --seq-length 96 "
+            "--micro-batch-size 2 --global-batch-size 4 --train-iters 2 --lr 1e-4 --log-interval 1 "
+            "--split 9,1,0 --eval-interval 2 --eval-iters 1 --chat-packing bfd_split"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("valid set: "), std::string::npos) << r.err;
+  EXPECT_LT(std::stod(losses("tuned").at(0)), std::stod(losses("base").at(1)));
+}
+
+TEST_F(Sft, ShowsWhatCarriesLoss) {
+  const Outcome r = place_.run(command("none", "--show 2"));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("next 7<|im_end|>\n<|im_start|>assistant\n[[8<|im_end|>]]"),
+            std::string::npos)
+      << r.out;
+  EXPECT_EQ(r.out.find("next 14"), std::string::npos) << r.out;
+  EXPECT_FALSE(std::filesystem::exists(place_ / "none"));
+}
+
+TEST_F(Sft, BadInputIsRefusedBeforeAStep) {
+  std::ofstream(place_ / "bad.jsonl")
+      << R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
+      << "\n"
+      << R"({"messages": [{"role": "user", "content": "a"}]})" << "\n";
+  Words line = command("out");
+  std::ranges::replace(line, std::string("chats.jsonl"), std::string("bad.jsonl"));
+  refused(line, {"bad.jsonl:2", "assistant"});
+  std::ranges::replace(line, std::string("bad.jsonl"), std::string("missing.jsonl"));
+  refused(line, {"missing.jsonl"});
+  refused(command("out", "--mock-data"), {"--mock-data", "--chats"});
+  refused(command("out", "--reset-attention-mask"), {"--reset-attention-mask", "--chats"});
+  refused(command("out", "--chat-packing tight"), {"tight", "bfd_split"});
+  refused(words("train --chat-packing wrapped --mock-data --preset gpt2-124m --seq-length 16 "
+                "--micro-batch-size 1 --train-iters 1 --lr 1e-3"),
+          {"--chat-packing", "--chats"});
+  refused(with({"sft"}, words("--show 1 --data-path chats.jsonl")), {"--model", "tokenizer"});
+  EXPECT_FALSE(std::filesystem::exists(place_ / "out/log.jsonl"));
+}
+
+}  // namespace
+}  // namespace megatron::testing

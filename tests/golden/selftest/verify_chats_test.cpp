@@ -1,0 +1,63 @@
+// Chats, packing and packed rows as TRL and transformers have them.
+#include "selftest/verify_chats.h"
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "support.h"
+
+namespace megatron::selftest {
+namespace {
+
+using megatron::testing::TemporaryDirectory;
+using megatron::testing::vectors;
+
+class ChatVectors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ChatVectors, HaveTheSameTokensAndMasks) {
+  const std::string directory = vectors("post_training/sft/") + GetParam();
+  ASSERT_TRUE(has_chats(directory));
+  const Report report = verify_chats(directory);
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_GT(report.compared(), 250);
+}
+
+INSTANTIATE_TEST_SUITE_P(Templates, ChatVectors, ::testing::Values("chatml", "headers", "inst"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(ChatVectorsDiffer, AChangedMaskIsFound) {
+  const TemporaryDirectory place;
+  std::filesystem::copy(vectors("post_training/sft"), place / "sft",
+                        std::filesystem::copy_options::recursive);
+  const std::string path = place / "sft/chatml/expected.json";
+  Json expected = Json::read(path);
+  Json& first = expected.as_array()[0];
+  Json mask = first["assistant_mask"];
+  mask.as_array()[0] = 1;
+  first.set("assistant_mask", mask);
+  write_file(path, expected.dump());
+  const Report report = verify_chats(place / "sft/chatml");
+  ASSERT_EQ(report.failures().size(), 1u) << report.text();
+  EXPECT_NE(report.failures()[0].find("one_turn"), std::string::npos) << report.failures()[0];
+}
+
+TEST(PackingVectors, HaveTheSameRows) {
+  const Report report = verify_packing(vectors("post_training/sft"));
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_EQ(report.compared(), 12);
+}
+
+TEST(PackedVectors, HaveTheSameLossesAndGradients) {
+  for (const VerifyOptions& options :
+       {VerifyOptions{}, VerifyOptions{.tensor_parallel = 2, .sequence_parallel = true},
+        VerifyOptions{.devices = {DeviceKind::reference}, .pipeline_parallel = 2}}) {
+    for (const Report& report : verify_packed(vectors("post_training/sft"), options)) {
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_EQ(report.compared(), 45);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::selftest
