@@ -1,4 +1,6 @@
 // B sequences, S' tokens of each on a rank; N query heads, K key heads, D head size; n ranks.
+#include <fmt/core.h>
+
 #include <utility>
 #include <vector>
 
@@ -34,14 +36,15 @@ class Ring {
   // Rank whose block this rank holds in step i.
   int source(int step) const { return (ranks_.rank() + ranks_.size() - step) % ranks_.size(); }
 
-  comm::Work pass(Tape& tape, const Block& sent, const Block& received,
-                  std::string_view call) const {
+  // what: contents of the blocks. number: of the block, counted on each rank from its own.
+  comm::Work pass(Tape& tape, const Block& sent, const Block& received, std::string_view what,
+                  int number) const {
     const int64_t rows = sent.both().size(0);
     std::vector<int64_t> to(static_cast<size_t>(ranks_.size())), from(to);
     to[static_cast<size_t>((ranks_.rank() + 1) % ranks_.size())] = rows;
     from[static_cast<size_t>(source(1))] = rows;
     return ranks_.overlapped().all_to_all(sent.both(), received.both(), to, from, tape.stream(),
-                                          call);
+                                          fmt::format("context, {}, block {}", what, number));
   }
 
  private:
@@ -97,7 +100,7 @@ class RingBackward {
       const bool last = step + 1 == ranks_.size();
       if (!last) {
         next = Block(tape_, k, k.dtype());
-        passing = ring_.pass(tape_, block, next, "context, keys and values");
+        passing = ring_.pass(tape_, block, next, "keys and values", step + 1);
       }
       const Block part = gradient_of(block, step);
       if (step > 0) {
@@ -106,7 +109,7 @@ class RingBackward {
                             tape_.stream());
       }
       gradient = Block(tape_, k, sums_);
-      arrival = ring_.pass(tape_, part, gradient, "context, gradients of keys and values");
+      arrival = ring_.pass(tape_, part, gradient, "gradients of keys and values", step);
       if (!last) passing.wait(tape_.stream());
       block = std::move(next);
     }
@@ -181,7 +184,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
     comm::Work passing;
     if (step + 1 < ranks.size()) {
       next = Block(tape, k, k.dtype());
-      passing = ring.pass(tape, block, next, "context, keys and values");
+      passing = ring.pass(tape, block, next, "keys and values", step + 1);
     }
     args.k_positions = ranks.indices(ring.source(step));
     const auto [part, part_lse] = attend(tape, q, block, args);

@@ -1,5 +1,7 @@
 // A rank that waits during an evaluation reports its phase, layer, micro-batch and call. Phases
 // that may take long are logged as such.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <thread>
 
@@ -14,8 +16,8 @@ namespace {
 
 constexpr double kLimit = 1.5;  // seconds that a call may take
 
-// Delays the `late`th call of a phase, counting only calls that follow products, a gather or a
-// send.
+// Delays the `late`th call of a phase, counting only calls that follow products, a gather, a send
+// or a block that context-parallel ranks pass on.
 class Late final : public selftest::PassingGroup<Late> {
  public:
   struct When {
@@ -31,7 +33,8 @@ class Late final : public selftest::PassingGroup<Late> {
   comm::Work make(comm::GroupCall call, Stream& stream) override {
     using enum comm::Operation;
     if ((call.operation == all_reduce && call.name == "row_linear") ||
-        call.operation == all_gather || call.operation == send)
+        call.operation == all_gather || call.operation == send ||
+        call.name.starts_with("context, keys and values"))
       wait();
     return PassingGroup::make(std::move(call), stream);
   }
@@ -52,7 +55,7 @@ class Late final : public selftest::PassingGroup<Late> {
   When* when_ = nullptr;
 };
 
-// A run of two ranks, the first of which is late.
+// A run whose first rank is late.
 void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits limits) {
   const settings::TrainSettings settings =
       with_flags(deep_llama(), "--eval-interval 1 --eval-iters 2 " + flags);
@@ -116,6 +119,18 @@ TEST(EvaluationHang, NamesTheLayerWhoseParametersAreGathered) {
   const std::string text =
       report("--ranks 2 --data-parallel-sharding-strategy optim_grads_params", "validation", 3);
   expect_contains(text, "rank 1: step 1, validation, layer layers.1, micro-batch 0; in all_gather");
+}
+
+// Each layer passes three blocks to the next of four ranks.
+TEST(RingHang, NamesRankLayerAndBlock) {
+  const std::string text = report("--context-parallel-size 4", "forward", 3 + 2);
+  for (const int rank : {1, 2, 3})
+    expect_contains(text, fmt::format("rank {}: step 1, forward, layer layers.1, micro-batch 0; in "
+                                      "all_to_all 'context, keys and values, block 2' (call 5 of "
+                                      "'cp'",
+                                      rank));
+  expect_contains(text, "rank 0: step 1, forward, layer layers.1, micro-batch 0; in no call");
+  expect_contains(text, "rank 0 has not arrived");
 }
 
 TEST(LongWait, IsAWarningInAnyStepButTheFirst) {
