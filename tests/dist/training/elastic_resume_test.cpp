@@ -34,6 +34,12 @@ constexpr const char* kZero2 = "--ranks 2 --data-parallel-sharding-strategy opti
 constexpr const char* kZero3 = "--ranks 4 --data-parallel-sharding-strategy optim_grads_params";
 constexpr const char* kZero1Stages =
     "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer";
+constexpr const char* kContext = "--context-parallel-size 2";
+constexpr const char* kContext4 = "--context-parallel-size 4 --cp-comm-type all_gather";
+constexpr const char* kContextZero1 =
+    "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --use-distributed-optimizer";
+constexpr const char* kContext4Zero3 =
+    "--context-parallel-size 4 --data-parallel-sharding-strategy optim_grads_params";
 
 const std::vector<Pair> kPairs = {
     {"one_to_stages", "", kStages, ""},
@@ -51,6 +57,10 @@ const std::vector<Pair> kPairs = {
     {"zero_2_to_one", kZero2, ""},
     {"zero_1_on_stages_to_grid", kZero1Stages, kGrid},
     {"grid_to_tensor_4", kGrid, "--tensor-model-parallel-size 4"},
+    {"one_to_context_2", "", kContext},
+    {"context_2_to_context_4", kContext, kContext4},
+    {"context_2_zero_1_to_context_4_zero_3", kContextZero1, kContext4Zero3},
+    {"context_4_zero_3_to_one", kContext4Zero3, ""},
 };
 
 class ElasticResume : public ::testing::TestWithParam<Pair> {

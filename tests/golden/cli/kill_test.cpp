@@ -25,5 +25,13 @@ TEST_P(KillOfExperts, FiveTimes) { KillSeries(2, 5, 100 + GetParam(), kExpertRan
 
 INSTANTIATE_TEST_SUITE_P(Series, KillOfExperts, ::testing::Values(0U, 1U));
 
+// Each resumed run has another context-parallel size than the one that was killed.
+TEST(KillOfContextRanks, BetweenFourPairsOfSizes) {
+  KillSeries({"--ranks 1", "--context-parallel-size 2", "--context-parallel-size 4",
+              "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --use-distributed-optimizer"},
+             4, 6)
+      .run();
+}
+
 }  // namespace
 }  // namespace megatron::testing
