@@ -18,7 +18,8 @@ constexpr std::string_view kGradients = "gradients, bucket", kPartial = "partial
                            kTiedGradients = "tied gradients", kParameters = "parameters, bucket",
                            kLossStats = "vocabulary_loss, stats", kStates = "step.states",
                            kExpertChoices = "expert choices", kExpertResults = "expert results",
-                           kExpertLoad = "expert load";
+                           kExpertLoad = "expert load", kBlocks = "context, keys and values",
+                           kTotals = "step.totals";
 
 template <class T>
 void scale(std::span<T> values, double factor) {
@@ -106,6 +107,42 @@ comm::Work expert_load_twice(comm::Group& group, const comm::GroupCall& call, St
     scale(call.in, 2);
   return group.make(call, stream);
 }
+
+// The later half of a block returns to its own rank, not to the next one in the ring: what arrives
+// is the first half of the previous rank's block and the later half of one's own.
+comm::Work misdirected_half(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  comm::Work work = group.make(call, stream);
+  if (!is(call, comm::Operation::all_to_all, kBlocks)) return work;
+  work.wait(stream);
+  const int64_t half = call.in.size(1) / 2;
+  kernels::table(stream).copy(
+      {.x = call.in.slice(1, half, half), .out = call.out.slice(1, half, half)}, stream);
+  return {};
+}
+
+// Counts the tokens of a step once per context-parallel rank of the run. The ranks of groups split
+// from this one know their number from the group that has its name.
+class RepeatedCounts final : public PassingGroup<RepeatedCounts> {
+ public:
+  using PassingGroup::PassingGroup;
+  std::unique_ptr<comm::Group> split(int color, int key, int members) override {
+    auto part = std::make_unique<RepeatedCounts>(group_.split(color, key, members));
+    part->times_ = times_;
+    return part;
+  }
+  void set_name(std::string_view name) override {
+    if (name == "cp") *times_ = size();
+    PassingGroup::set_name(name);
+  }
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
+    if (is(call, comm::Operation::all_reduce, kTotals))
+      scale(call.in.slice(0, call.in.size(0) - 1, 1), *times_);
+    return PassingGroup::make(std::move(call), stream);
+  }
+
+ private:
+  std::shared_ptr<int> times_ = std::make_shared<int>(1);
+};
 
 // The other ranks' part of a bucket stays as it was in the bucket's first gather.
 class StaleParameters final : public PassingGroup<StaleParameters> {
@@ -202,6 +239,28 @@ void shifted_cross_entropy(const kernels::CrossEntropyArgs& args, Stream& stream
   kernels::table(stream).cross_entropy(shifted, stream);
 }
 
+// Weights blocks equally, whatever the sums of exponentials by which their results were divided.
+void unmerged_denominators(const kernels::AttentionMergeArgs& args, Stream& stream) {
+  kernels::AttentionMergeArgs equal = args;
+  equal.part_lse = args.lse;
+  kernels::table(stream).attention_merge(equal, stream);
+}
+
+// Gives the early tokens of a divided sequence the positions of the late ones, and the reverse.
+void swapped_halves(const kernels::AttentionArgs& args, Stream& stream) {
+  kernels::AttentionArgs swapped = args;
+  if (const Tensor& positions = args.q_positions; positions.defined()) {
+    const int64_t half = positions.size(1) / 2;
+    swapped.q_positions =
+        Tensor::empty(stream.scratch(), positions.shape(), positions.dtype(), "positions");
+    for (const int64_t begin : {int64_t{0}, half})
+      kernels::table(stream).copy({.x = positions.slice(1, begin, half),
+                                   .out = swapped.q_positions.slice(1, half - begin, half)},
+                                  stream);
+  }
+  kernels::table(stream).attention(swapped, stream);
+}
+
 // Uses one segment for all tokens, with as many rows as its sequences would have together.
 void capacity_of_all_tokens(const kernels::ExpertRowsArgs& args, Stream& stream) {
   kernels::ExpertRowsArgs all = args;
@@ -230,6 +289,13 @@ bool ends_on_two_stages(const MatrixRow& row) {
   return shape.stage_of(0) != shape.stage_of(shape.virtual_stages() - 1);
 }
 
+bool has_ring(const MatrixRow& row) {
+  return row.layout.cp > 1 && row.layout.exchange == parallel::ContextExchange::p2p;
+}
+// True if attention is told which tokens its queries are.
+bool has_positions(const MatrixRow& row) {
+  return row.layout.cp > 1 && row.layout.exchange != parallel::ContextExchange::a2a;
+}
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
 bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
 // True if no rank sees all tokens of its experts.
@@ -319,6 +385,22 @@ const std::vector<Fault>& faults() {
        "instead of over each sequence",
        false, counts_other_tokens,
        with_kernel<&kernels::Table::expert_rows, capacity_of_all_tokens>},
+      {"unmerged-denominators",
+       "context-parallel ranks average the results of attention to each block of keys, without "
+       "weighting them by their sums of exponentials",
+       false, has_ring, with_kernel<&kernels::Table::attention_merge, unmerged_denominators>},
+      {"misdirected-half",
+       "in the ring of context-parallel ranks the later half of a block of keys and values goes "
+       "back to its own rank instead of to the next one",
+       false, has_ring, with_group<Changed<misdirected_half>>},
+      {"swapped-halves",
+       "attention takes the early half of a context-parallel rank's tokens for the late one, and "
+       "vice versa",
+       false, has_positions, with_kernel<&kernels::Table::attention, swapped_halves>},
+      {"samples-counted-by-context-rank",
+       "the number of tokens by which a step divides its loss and gradients counts each sample "
+       "once per context-parallel rank",
+       false, [](const MatrixRow& row) { return row.layout.cp > 1; }, with_group<RepeatedCounts>},
   };
   return all;
 }

@@ -157,7 +157,12 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"swapped-experts", "gradients of layers.1.mlp.experts.up.weight", nullptr},
         Wrong{"misplaced-expert-results", "gradients of layers.1.mlp.router.weight", nullptr},
         Wrong{"expert-load-twice", "gradients of layers.1.mlp.router.weight", nullptr},
-        Wrong{"capacity-of-all-tokens", "gradients of layers.1.mlp.experts.up.weight", nullptr}),
+        Wrong{"capacity-of-all-tokens", "gradients of layers.1.mlp.experts.up.weight", nullptr},
+        Wrong{"unmerged-denominators", "gradients of", nullptr},
+        Wrong{"misdirected-half", "gradients of", nullptr},
+        Wrong{"swapped-halves", "gradients of", nullptr},
+        Wrong{"samples-counted-by-context-rank", "gradients of embedding.weight, fp64: error 0.5",
+              nullptr}),
     [](const auto& info) {
       std::string name = info.param.fault;
       std::ranges::replace(name, '-', '_');
@@ -205,7 +210,7 @@ TEST(LayoutFaults, HaveATestEachAndAreRefusedWhereNothingComesToThem) {
     EXPECT_TRUE(fault.in_checks || fault.in_row) << fault.name;
     return fault.in_row != nullptr;
   });
-  EXPECT_EQ(in_matrix, 12);
+  EXPECT_EQ(in_matrix, 16);
   EXPECT_THROW(run_matrix({.fault = "off-by-one-label"}), Error);
   EXPECT_THROW(run({.fault = "swapped-stages"}, [](std::string_view) {}), Error);
 }
