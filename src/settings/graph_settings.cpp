@@ -15,8 +15,8 @@ void GraphSettings::fields(Fields& f) {
   f.begin_group("device");
   f.add("cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
         "local: on a GPU, capture forward and backward of a micro-batch in CUDA graphs and replay "
-        "them, with bitwise identical results; for tensor-parallel ranks with one GPU each, and "
-        "the pipeline schedules 1f1b and interleaved");
+        "them, with bitwise identical results; for tensor-parallel and context-parallel ranks with "
+        "one GPU each, and the pipeline schedules 1f1b and interleaved");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
         "with --cuda-graph-impl local: steps before micro-batches are captured")
       .of([this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
@@ -42,8 +42,7 @@ void GraphSettings::check(DeviceKind device, std::vector<SettingNote>& notes) co
 }
 
 std::optional<int64_t> GraphSettings::record_after(const ParallelSettings& parallel) const {
-  if (impl != "local" || parallel.context_parallel > 1 || computes_weights_later(parallel))
-    return std::nullopt;
+  if (impl != "local" || computes_weights_later(parallel)) return std::nullopt;
   return warmup_steps;
 }
 

@@ -28,7 +28,8 @@ const std::vector<Derived> kDerived = {
     {"sharding", [](const S& s) { return std::string(name(s.parallel.sharding())); }, "TEXT"},
     {"frees-gradients",
      [](const S& s) {
-       return text(s.data_parallel() > 1 && s.parallel.sharding() >= parallel::Sharding::gradients);
+       return text(s.data_parallel() * s.parallel.context_parallel > 1 &&
+                   s.parallel.sharding() >= parallel::Sharding::gradients);
      }},
     {"sums-losses-of-ranks",
      [](const S& s) {

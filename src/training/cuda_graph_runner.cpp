@@ -47,14 +47,14 @@ struct CudaGraphRunner::Form {
 };
 
 CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime,
-                                 GradientListener& next, int64_t warm_up, comm::Group* ranks,
-                                 comm::Group* async)
+                                 GradientListener& next, int64_t warm_up,
+                                 std::vector<comm::Group*> ranks, std::vector<comm::Group*> async)
     : parameters_(std::move(parameters)),
       runtime_(runtime),
       next_(next),
       warm_up_(warm_up),
-      ranks_(ranks),
-      async_(async),
+      ranks_(std::move(ranks)),
+      async_(std::move(async)),
       host_arena_(Arena::make(kHost, MemoryClass::communication)),
       host_(kHost, runtime.pool(), *host_arena_, {DeviceKind::cpu, 1}) {
   std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
@@ -74,9 +74,13 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
                                               const Work& work) const {
   std::vector<uint64_t> key = {static_cast<uint64_t>(batch.layout.sequences),
                                static_cast<uint64_t>(batch.layout.length),
+                               static_cast<uint64_t>(batch.text_length()),
                                static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
-  for (const Tensor* t : {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights,
-                          &batch.sample_ids, &batch.segment_starts})
+  for (const Tensor* t :
+       {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights, &batch.sample_ids,
+        &batch.segment_starts, &batch.context_tokens.rank_indices,
+        &batch.context_tokens.all_indices, &batch.context_tokens.part_rows,
+        &batch.context_tokens.whole_rows, &batch.context_tokens.all_segment_starts})
     key.push_back(place(*t));
   for (const Tensor& t : others) key.push_back(place(t));
   for (const Parameter* p : parameters_) {
@@ -167,10 +171,10 @@ void CudaGraphRunner::drop() {
 
 // The ranks' parts of one captured graph are launched together or not at all.
 CudaGraphRunner::Way CudaGraphRunner::agreed(Way own, int64_t recording) {
-  if (ranks_ == nullptr) return own;
+  if (ranks_.empty()) return own;
   const auto level = static_cast<double>(own), number = static_cast<double>(recording);
   std::array<double, 3> largest = {-level, number, -number};
-  comm::largest(*ranks_, host_, largest, "recorded micro-batch");
+  for (comm::Group* group : ranks_) comm::largest(*group, host_, largest, "recorded micro-batch");
   const Way least = static_cast<Way>(static_cast<int>(-largest[0]));
   return least == Way::replay && largest[1] != -largest[2] ? Way::record : least;
 }
@@ -190,8 +194,9 @@ void CudaGraphRunner::replay(Part& part) {
 
 void CudaGraphRunner::queue(Part& part) {
   part.work->queue();
-  for (comm::Group* group : {ranks_, async_})
-    if (group != nullptr) group->queued_again(runtime_.stream(), "recorded micro-batch");
+  for (const auto* groups : {&ranks_, &async_})
+    for (comm::Group* group : *groups)
+      group->queued_again(runtime_.stream(), "recorded micro-batch");
   for (Parameter* p : part.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
 }
 

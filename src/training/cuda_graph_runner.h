@@ -22,10 +22,11 @@ struct RecordedCounts {
 };
 
 // Runs micro-batches, one after another, of chunks that communicate within one only with the ranks
-// that share their matrices (tensor parallelism). A recording fixes a form: the chunk, the
-// addresses of inputs, parameters and gradients, the batch's shape, and whether gradients are the
-// first of the step (stored) or later ones (added). A form runs eagerly until `warm_up` steps are
-// over, and at least once; then it is recorded, once for all steps.
+// that share their matrices (tensor parallelism) or their sequences (context parallelism). A
+// recording fixes a form: the chunk, the addresses of inputs, parameters and gradients, the batch's
+// shape, and whether gradients are the first of the step (stored) or later ones (added). A form
+// runs eagerly until `warm_up` steps are over, and at least once; then it is recorded, once for all
+// steps.
 //
 // A micro-batch is captured in the parts into which pause() and resume() divide it, which are
 // always the same. Between the parts a pipeline exchanges messages, and other micro-batches run,
@@ -44,11 +45,12 @@ struct RecordedCounts {
 class CudaGraphRunner final : public GradientListener {
  public:
   // parameters: those of all chunks. runtime has all arenas from which parts allocate. next:
-  // listener that is notified of gradients. ranks: group whose calls a micro-batch contains; null
-  // if there are none. async: the same ranks for overlapped calls, or null. All are borrowed.
-  // Nothing is captured unless the device is CUDA.
+  // listener that is notified of gradients. ranks: groups whose calls a micro-batch contains, one
+  // per axis of the layout. async: the same ranks for overlapped calls. All are borrowed. Nothing
+  // is captured unless the device is CUDA.
   CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
-                  int64_t warm_up, comm::Group* ranks, comm::Group* async);
+                  int64_t warm_up, std::vector<comm::Group*> ranks,
+                  std::vector<comm::Group*> async);
   ~CudaGraphRunner() override;
 
   void begin_step() { ++steps_; }
@@ -94,7 +96,7 @@ class CudaGraphRunner final : public GradientListener {
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;
-  comm::Group *ranks_, *async_;
+  std::vector<comm::Group*> ranks_, async_;
   std::shared_ptr<Arena> host_arena_;
   HostStream host_;  // stream of host calls among `ranks_`
   std::vector<std::unique_ptr<Form>> forms_;

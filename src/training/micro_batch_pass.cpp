@@ -21,16 +21,22 @@ MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType typ
   if (!with_.options.record_after || with_.options.objective != nullptr ||
       runtime.stream().target().kind != DeviceKind::cuda)
     return;
-  MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
-           "--cuda-graph-impl local cannot capture communication of tensor-parallel ranks "
-           "through host memory: give each rank its own GPU, for NCCL, or leave the flag out");
+  const parallel::ModelRanks shared = ranks.modules();
+  std::vector<comm::Group*> within = {tensor_.group, shared.context},
+                            async = {tensor_.async, shared.context_async};
+  for (std::vector<comm::Group*>* groups : {&within, &async}) std::erase(*groups, nullptr);
+  MG_CHECK(!runtime.device().has_data() || std::ranges::all_of(within, &comm::Group::queued),
+           "--cuda-graph-impl local cannot capture communication of tensor-parallel or "
+           "context-parallel ranks through host memory: give each rank its own GPU, for NCCL, or "
+           "leave the flag out");
   std::vector<Parameter*> parameters;
   for (const models::Stage* chunk : chunks_)
     for (parallel::ParameterSpec* placed : chunk->parameters())
       parameters.push_back(&placed->parameter);
-  graphs_.emplace(StepGraphs::Runners{std::move(parameters), with_.data_parallel,
-                                      *with_.options.record_after, tensor_.group, tensor_.async},
-                  ranks.stages() != nullptr, runtime);
+  graphs_.emplace(
+      StepGraphs::Runners{std::move(parameters), with_.data_parallel, *with_.options.record_after,
+                          std::move(within), std::move(async)},
+      ranks.stages() != nullptr, runtime);
 }
 
 // Also makes places for the largest number of micro-batches that are between forward and backward

@@ -34,9 +34,9 @@ struct StepOptions {
   // check_finite.
   std::optional<optim::LossScaleSettings> loss_scale;
   // On CUDA: number of steps after which micro-batches are captured (cuda_graph_runner.h); absent:
-  // never. Requires parameters and gradients at fixed addresses and tensor-parallel ranks that
-  // communicate by NCCL; for pipelines also micro-batches of one shape, and schedules without
-  // separate weight-gradient actions.
+  // never. Requires parameters and gradients at fixed addresses and tensor-parallel and
+  // context-parallel ranks that communicate by NCCL; for pipelines also micro-batches of one shape,
+  // and schedules without separate weight-gradient actions.
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;

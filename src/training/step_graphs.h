@@ -20,7 +20,7 @@ class StepGraphs {
     std::vector<Parameter*> parameters;
     GradientListener& gradients;
     int64_t warm_up = 0;
-    comm::Group *ranks = nullptr, *async = nullptr;
+    std::vector<comm::Group*> ranks, async;
   };
   // in_parts: captures forward and backward as separate parts, as pipelines need.
   StepGraphs(Runners runners, bool in_parts, Runtime& runtime);

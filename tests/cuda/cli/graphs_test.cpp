@@ -79,6 +79,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TensorAndData",
              "--num-layers 1 --ranks 4 --global-batch-size 4 --tensor-model-parallel-size 2 "
              "--use-distributed-optimizer"},
+        // The ring's calls are on a stream of their own, beside attention.
+        Case{"Context", "--num-layers 1 --context-parallel-size 2"},
+        Case{"ContextDocumentsBf16", kLlama + "--num-layers 1 --context-parallel-size 2 --bf16 "
+                                              "--reset-attention-mask --reset-position-ids"},
+        Case{"ContextGathers",
+             kLlama + "--num-layers 1 --context-parallel-size 2 --cp-comm-type all_gather"},
+        Case{"ContextByHeads", "--num-layers 1 --context-parallel-size 2 --cp-comm-type a2a"},
+        Case{"ContextAndTensor",
+             "--num-layers 1 --ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 "
+             "--sequence-parallel --num-attention-heads 4"},
         // Counts of stage 0: each place in flight is recorded, that of the first micro-batch of a
         // step twice, where others come to it.
         Case{"Pipeline", "--pipeline-model-parallel-size 2 --global-batch-size 5", 3, 20},
@@ -158,6 +168,8 @@ TEST(CudaGraphsRefused, ByNameBeforeStep0) {
   const std::string local = "--cuda-graph-impl local ";
   refused(local + "--tensor-model-parallel-size 2 --distributed-backend gloo",
           {"tensor-parallel", "host memory"});
+  refused(local + "--context-parallel-size 2 --distributed-backend gloo",
+          {"context-parallel", "host memory"});
   refused(local + "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
           {"--pipeline-schedule zb-h1", "use 1f1b or interleaved"});
   refused(local + "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",

@@ -153,7 +153,7 @@ const std::vector<Broken> kBroken = {
      "--data-parallel-sharding-strategy optim shards them"},
     {graphs, kGraphs + kOverlap, "--cuda-graph-impl local captures a forward or backward pass as"},
     {graphs, kGraphs + "--pipeline-schedule zb-v", "--cuda-graph-impl local captures the backward"},
-    {graphs, kGraphs + "--use-megatron-fsdp",
+    {graphs, kGraphs + "--context-parallel-size 2 --use-megatron-fsdp",
      "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
      "--data-parallel-sharding-strategy optim_grads_params"},
     {graphs, kGraphs + "--cpu-offloading-num-layers 2",
