@@ -36,7 +36,7 @@ class Ring {
   // Rank whose block this rank holds in step i.
   int source(int step) const { return (ranks_.rank() + ranks_.size() - step) % ranks_.size(); }
 
-  // what: contents of the blocks. number: of the block, counted on each rank from its own.
+  // what: contents of the blocks. number: step of the ring in which the block is attended to.
   comm::Work pass(Tape& tape, const Block& sent, const Block& received, std::string_view what,
                   int number) const {
     const int64_t rows = sent.both().size(0);

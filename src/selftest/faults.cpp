@@ -290,7 +290,8 @@ bool ends_on_two_stages(const MatrixRow& row) {
 }
 
 bool has_ring(const MatrixRow& row) {
-  return row.layout.cp > 1 && row.layout.exchange == parallel::ContextExchange::p2p;
+  using enum parallel::ContextExchange;
+  return row.layout.cp > 1 && row.layout.exchange != all_gather && row.layout.exchange != a2a;
 }
 // True if attention is told which tokens its queries are.
 bool has_positions(const MatrixRow& row) {

@@ -5,6 +5,7 @@
 #include "comm/traffic.h"
 #include "dist/parallel/divided.h"
 #include "kernels/observer.h"
+#include "parallel/context_attention.h"
 #include "parallel/linear.h"
 #include "parallel/vocabulary.h"
 
@@ -47,14 +48,15 @@ class WatchedGroup final : public comm::Group {
   Lines& lines_;
 };
 
-// Records products by their result, and the kernels of the loss.
+// Records products by their result, and the kernels of the loss and of attention.
 class Products final : public kernels::Observer {
  public:
   explicit Products(Lines& lines) : lines_(lines) {}
   void after(const kernels::Call& call) override {
     if (call.kernel == "gemm")
       lines_.push_back(call.form == 2 ? "y" : call.form == 0 ? "dx" : "dw");
-    if (call.kernel.starts_with("vocabulary")) lines_.emplace_back(call.kernel);
+    if (call.kernel.starts_with("vocabulary") || call.kernel.starts_with("attention"))
+      lines_.emplace_back(call.kernel);
   }
 
  private:
@@ -148,6 +150,68 @@ TEST(Overlap, LossExchangesOnceAChunk) {
   expected.insert(expected.end(), loss.begin(), loss.end());
   expected.insert(expected.end(), {"dx", "begin " + sum, "dw", "backward", "wait " + sum});
   EXPECT_EQ(lines, expected);
+}
+
+// Lines of rank 0 of three that pass keys and values around.
+Lines ring_lines() {
+  constexpr int kRanks = 3;
+  Lines of_first;
+  testing::each_rank(kRanks, [&](comm::Group& world, Runtime& runtime) {
+    Lines lines;
+    const auto second = world.split(0, world.rank(), kRanks);
+    WatchedGroup group(world, lines), other(*second, lines);
+    Products kernels(lines);
+    runtime.stream().watch(&kernels);
+    const TokenLayout layout{1, 4 * kRanks, world.rank(), kRanks};
+    ContextTokens tokens{.layout = layout};
+    tokens.rank_indices = testing::make(runtime, {layout.length}, DType::i32);
+    copy_from(tokens.rank_indices, std::span<const int32_t>(tokens_by_rank(layout)));
+    Tape tape(runtime);
+    const auto ones = [&](Shape shape) {
+      return testing::make(runtime, shape, DType::f64,
+                           std::vector<double>(static_cast<size_t>(shape.elements()), 1));
+    };
+    const auto heads = [&] { return tape.leaf(ones({1, layout.held(), 2, 8})); };
+    const Var out = context_attention(tape, {heads(), heads(), heads(), {}}, {.scale = 0.5}, tokens,
+                                      {.group = &group, .async = &other});
+    tape.set_gradient(out, ones(out.value.shape()));
+    lines.emplace_back("backward");
+    tape.backward();
+    runtime.stream().watch(nullptr);
+    if (world.rank() == 0) of_first = lines;
+  });
+  return of_first;
+}
+
+// The next block travels while attention reads this one, and so do the gradients of the block
+// before.
+TEST(Overlap, BlocksOfTheRingTravelBesideAttention) {
+  const auto keys = [](int block) {
+    return fmt::format("context, keys and values, block {}", block);
+  };
+  const auto gradients = [](int block) {
+    return fmt::format("context, gradients of keys and values, block {}", block);
+  };
+  const Lines forward{"begin " + keys(1), "attention", "wait " + keys(1),
+                      "begin " + keys(2), "attention", "attention_merge",
+                      "wait " + keys(2),  "attention", "attention_merge"};
+  Lines expected = forward;
+  const Lines backward{"backward",
+                       "begin " + keys(1),
+                       "attention_backward",
+                       "begin " + gradients(0),
+                       "wait " + keys(1),
+                       "begin " + keys(2),
+                       "attention_backward",
+                       "wait " + gradients(0),
+                       "begin " + gradients(1),
+                       "wait " + keys(2),
+                       "attention_backward",
+                       "wait " + gradients(1),
+                       "begin " + gradients(2),
+                       "wait " + gradients(2)};
+  expected.insert(expected.end(), backward.begin(), backward.end());
+  EXPECT_EQ(ring_lines(), expected);
 }
 
 struct Traffic final : comm::TrafficListener {
