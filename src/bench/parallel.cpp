@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <tuple>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "base/philox.h"
 #include "base/progress.h"
 #include "bench/bench.h"
+#include "comm/delaying.h"
 #include "comm/threads.h"
 #include "comm/traffic.h"
 #include "training/trained_model.h"
@@ -22,6 +24,7 @@ struct Flags {
   int64_t num_layers = 12, hidden_size = 768, num_attention_heads = 12, vocab_size = 50257;
   int64_t seq_length = 256, micro_batch_size = 1, micro_batches = 32;
   int64_t rounds = 3, threads = 1;
+  double delay = 0;  // milliseconds
   std::string device = "cpu";
   bool bf16 = false;
   std::string only;
@@ -33,7 +36,10 @@ struct Spread {
   training::ModelLayout layout;
   parallel::DataParallelOptions data;
 
-  int data_ranks() const { return ranks() / (layout.ranks.layout.tp * layout.ranks.layout.pp); }
+  int data_ranks() const {
+    const parallel::Layout& l = layout.ranks.layout;
+    return ranks() / (l.tp * l.cp * l.pp);
+  }
   int ranks() const { return name == "one rank" ? 1 : 2; }
 };
 
@@ -76,7 +82,7 @@ Spread data_parallel(const std::string& name, parallel::Sharding sharding) {
   return s;
 }
 
-std::vector<Spread> spreads(const models::Model& c) {
+std::vector<Spread> spreads(const models::Model& c, const Flags& f) {
   std::vector<Spread> all = {{.name = "one rank"},
                              data_parallel("DP 2", parallel::Sharding::none),
                              data_parallel("DP 2, ZeRO-1", parallel::Sharding::optimizer),
@@ -92,10 +98,24 @@ std::vector<Spread> spreads(const models::Model& c) {
   tensor.name = "TP 2 + SP";
   tensor.layout.ranks.sequence = true;
   all.push_back(tensor);
+  using enum parallel::ContextExchange;
+  for (const parallel::ContextExchange exchange : {p2p, all_gather, a2a}) {
+    Spread context{.name = fmt::format("CP 2, {}", parallel::name(exchange))};
+    context.layout.ranks.layout.cp = 2;
+    context.layout.ranks.context_exchange = {exchange};
+    context.layout.ranks.async = true;
+    all.push_back(context);
+    if (f.delay == 0 || exchange != p2p) continue;
+    context.name += ", serial";
+    context.layout.ranks.async = false;
+    all.push_back(context);
+  }
   return all;
 }
 
-std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t first) {
+// The rank's part of micro-batches that begin with number `first`.
+std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t first,
+                                       const parallel::Ranks& ranks) {
   const RandomStream stream(7, "bench.tokens");
   std::vector<corpus::HostBatch> all;
   uint64_t at = static_cast<uint64_t>(first * f.micro_batch_size * f.seq_length);
@@ -112,6 +132,7 @@ std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t fi
     }
     for (int64_t s = 0; s < f.micro_batch_size; ++s)
       batch.sample_ids.push_back((first + b) * f.micro_batch_size + s);
+    corpus::keep_tokens(batch, ranks.tokens(f.micro_batch_size, f.seq_length));
     all.push_back(std::move(batch));
   }
   return all;
@@ -145,14 +166,16 @@ ParallelRun run_once(const Spread& spread, const Flags& f, const models::Model& 
   ParallelRun timed;
   comm::run_ranks(spread.ranks(), [&](comm::Group& threads) {
     Counter counter;
-    const auto world = comm::observed(threads, counter);
+    comm::Delaying delaying(threads, comm::Delaying::Duration(f.delay));
+    const auto world =
+        comm::observed(f.delay > 0 ? static_cast<comm::Group&>(delaying) : threads, counter);
     Runtime runtime({DeviceKind::cpu, 0}, static_cast<int>(f.threads));
     training::TrainedModel trained(model, f.bf16 ? DType::bf16 : DType::f32, 1, spread.layout,
                                    *world, runtime, {.data_parallel = spread.data});
     trained.initialize(1);
     trained.step.begin({});
     const int64_t share = f.micro_batches / spread.data_ranks();
-    const auto mine = batches(f, share, trained.ranks.samples().rank() * share);
+    const auto mine = batches(f, share, trained.ranks.samples().rank() * share, trained.ranks);
     trained.step.run(std::span(mine).first(static_cast<size_t>(std::min<int64_t>(share, 2))),
                      {.learning_rate = 0});
     settle(trained);
@@ -179,7 +202,7 @@ double median_of(const std::vector<ParallelRun>& runs, double ParallelRun::* of)
 }
 
 void print_head() {
-  fmt::print("{:<14} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>10} {:>7}  loss\n", "layout",
+  fmt::print("{:<18} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>10} {:>7}  loss\n", "layout",
              "median s", "least s", "tokens/s", "speed", "CPU s", "CPU", "MB sent", "bubble");
 }
 
@@ -195,14 +218,14 @@ void print_row(const Spread& spread, const std::vector<ParallelRun>& runs,
     bubble = fmt::format("{:.1f}%", 100 * step.idle[0] / step.seconds);
   }
   fmt::print(
-      "{:<14} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>7}  {:.6f}\n",
+      "{:<18} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>7}  {:.6f}\n",
       spread.name, middle, std::ranges::min(runs, {}, &ParallelRun::seconds).seconds,
       tokens / middle, median_of(one, &ParallelRun::seconds) / middle, processor,
       processor / median_of(one, &ParallelRun::processor), runs.back().sent * 1e-6, bubble,
       runs.back().loss);
 }
 
-void check(const Flags& f) {
+void check_sizes(const Flags& f) {
   for (const auto& [value, flag] : {std::pair{f.num_layers, "num-layers"},
                                     {f.hidden_size, "hidden-size"},
                                     {f.num_attention_heads, "num-attention-heads"},
@@ -213,11 +236,22 @@ void check(const Flags& f) {
                                     {f.rounds, "rounds"},
                                     {f.threads, "threads"}})
     MG_CHECK(value > 0 && value < (1 << 20), "--{} is {}; it must lie in [1, 2^20)", flag, value);
-  for (const auto& [value, flag] : {std::pair{f.micro_batches, "micro-batches"},
-                                    {f.num_attention_heads, "num-attention-heads"},
-                                    {f.seq_length, "seq-length"}}) {
-    MG_CHECK(value % 2 == 0, "--{} {} cannot be divided between two ranks; give an even number",
-             flag, value);
+  MG_CHECK(f.delay >= 0 && f.delay <= 1e5, "--delay is {}; it must lie in [0, 100000] milliseconds",
+           f.delay);
+}
+
+void check_divides(const Flags& f, std::span<const Spread> spreads) {
+  for (const Spread& spread : spreads) {
+    const parallel::Layout& layout = spread.layout.ranks.layout;
+    for (const auto& [ranks, value, flag] :
+         {std::tuple{spread.data_ranks(), f.micro_batches, "micro-batches"},
+          {layout.tp * layout.cp, f.num_attention_heads, "num-attention-heads"},
+          {layout.tp * layout.cp, f.seq_length, "seq-length"}}) {
+      MG_CHECK(value % ranks == 0,
+               "--{} {} cannot be divided between the two ranks of '{}'; give an even number, or "
+               "--only other rows",
+               flag, value, spread.name);
+    }
   }
 }
 
@@ -236,25 +270,29 @@ int measure_parallel(const ReadFlags& read) {
   fields.add("micro-batches", &f.micro_batches, "sequences per step, over all ranks");
   fields.add("rounds", &f.rounds, "number of measurements of each layout, taken in turn");
   fields.add("threads", &f.threads, "CPU threads of each rank");
+  fields.add("delay", &f.delay,
+             "milliseconds that each call between ranks takes without using a core, as over a slow "
+             "link; adds a row whose calls do not overlap with compute");
   fields.add("device", &f.device, {"cpu"},
              "only cpu: ranks that share a GPU would not run at the same time");
   runtime.add_instruction_set(fields);
   fields.add_switch("bf16", &f.bf16, true, "compute in bfloat16 instead of fp32");
   fields.add("only", &f.only,
              "measure only rows whose name contains this, and the one-rank baseline");
-  if (const auto code =
-          read("megatron bench parallel [flags]",
-               "Measures a training step on two ranks (threads), for each kind of parallelism, "
-               "against the same step on one rank: GPT-2 124M, sequence length 256, 32 "
-               "micro-batches. Each rank needs its own core. Columns: CPU, CPU seconds of all "
-               "threads, also as a multiple of one rank's; MB sent, those of rank 0.",
-               fields)) {
+  if (const auto code = read(
+          "megatron bench parallel [flags]",
+          "Measures a training step on two ranks (threads), for each kind of parallelism, "
+          "against the same step on one rank: GPT-2 124M, sequence length 256, 32 "
+          "micro-batches. For context parallelism: --only CP --num-layers 2 --seq-length "
+          "16384 --micro-batches 1. Each rank needs its own core. Columns: CPU, CPU seconds of all "
+          "threads, also as a multiple of one rank's; MB sent, those of rank 0.",
+          fields)) {
     return *code;
   }
-  check(f);
+  check_sizes(f);
   runtime.limit_instruction_set();
   const models::Model model = model_of(f);
-  std::vector<Spread> all = spreads(model);
+  std::vector<Spread> all = spreads(model, f);
   const auto is_meant = [&](const Spread& s) {
     return s.ranks() > 1 && s.name.find(f.only) != std::string::npos;
   };
@@ -264,6 +302,7 @@ int measure_parallel(const ReadFlags& read) {
     fail("--only {}: no row's name contains this; the rows are {}", f.only, names);
   }
   std::erase_if(all, [&](const Spread& s) { return s.ranks() > 1 && !is_meant(s); });
+  check_divides(f, all);
   std::map<std::string, std::vector<ParallelRun>> runs;
   Progress progress("measuring", f.rounds * static_cast<int64_t>(all.size()), "runs");
   int64_t done = 0;

@@ -7,20 +7,20 @@
 
 #include "comm/wrapped_group.h"
 
-namespace megatron::testing {
+namespace megatron::comm {
 
 // Groups split from it also delay.
-class Delaying final : public comm::WrappedGroup {
+class Delaying final : public WrappedGroup {
  public:
   using Duration = std::chrono::duration<double, std::milli>;
 
   // Takes ownership of the group.
-  Delaying(std::unique_ptr<comm::Group> group, Duration delay)
+  Delaying(std::unique_ptr<Group> group, Duration delay)
       : WrappedGroup(std::move(group)), delay_(delay) {}
   // Does not own the group.
-  Delaying(comm::Group& group, Duration delay) : WrappedGroup(group), delay_(delay) {}
+  Delaying(Group& group, Duration delay) : WrappedGroup(group), delay_(delay) {}
 
-  comm::Work make(comm::GroupCall call, Stream& stream) override {
+  Work make(GroupCall call, Stream& stream) override {
     pass();
     return group_.make(std::move(call), stream);
   }
@@ -28,13 +28,13 @@ class Delaying final : public comm::WrappedGroup {
     pass();
     group_.barrier(call);
   }
-  std::unique_ptr<comm::Group> split(int color, int key, int members) override {
+  std::unique_ptr<Group> split(int color, int key, int members) override {
     return std::make_unique<Delaying>(group_.split(color, key, members), delay_);
   }
   // Every call waits, so callers must treat a group of one rank like one of several.
   double seconds() const override { return 0; }
   bool immediate() const override { return false; }
-  comm::Member* member() override { return nullptr; }
+  Member* member() override { return nullptr; }
 
  private:
   void pass() const { std::this_thread::sleep_for(delay_); }
@@ -42,4 +42,4 @@ class Delaying final : public comm::WrappedGroup {
   const Duration delay_;
 };
 
-}  // namespace megatron::testing
+}  // namespace megatron::comm

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/delaying.h"
 #include "comm/traffic.h"
-#include "dist/delaying.h"
 #include "dist/ranks.h"
 #include "hang_limit.h"
 
@@ -42,10 +42,10 @@ std::atomic<size_t> largest_block = 0;
 namespace megatron {
 namespace {
 
+using comm::Delaying;
 using comm::Group;
 using comm::Reduce;
 using comm::Work;
-using testing::Delaying;
 using testing::each_rank;
 using testing::make;
 using Milliseconds = Delaying::Duration;

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/async.h"
+#include "comm/delaying.h"
 #include "comm/traffic.h"
-#include "dist/delaying.h"
 #include "dist/ranks.h"
 
 namespace {
@@ -347,7 +347,7 @@ class SlowWork final : public ToyWork {
 double seconds_of_step(const PipelineShape& shape, bool overlap, bool forward_only) {
   double seconds = 0;
   testing::each_rank(shape.stages, [&](comm::Group& world, Runtime& runtime) {
-    testing::Delaying delaying(world, std::chrono::milliseconds(3));
+    comm::Delaying delaying(world, std::chrono::milliseconds(3));
     OnStage on(delaying, runtime, shape, {overlap});
     SlowWork work(shape, world.rank(), runtime, {});
     world.barrier("begin");

@@ -210,8 +210,9 @@ TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
   const Outcome r = place.run(tiny);
   ASSERT_EQ(r.code, 0) << r.err;
   double loss = 0;
-  for (const std::string layout : {"one rank", "DP 2 ", "DP 2, ZeRO-1", "DP 2, ZeRO-3",
-                                   "PP 2, 1F1B", "PP 2, ZB-H1", "TP 2 ", "TP 2 + SP"}) {
+  for (const std::string layout :
+       {"one rank", "DP 2 ", "DP 2, ZeRO-1", "DP 2, ZeRO-3", "PP 2, 1F1B", "PP 2, ZB-H1", "TP 2 ",
+        "TP 2 + SP", "CP 2, p2p", "CP 2, all_gather", "CP 2, a2a"}) {
     const size_t begin = r.out.find("\n" + layout);
     ASSERT_NE(begin, std::string::npos) << layout << r.out;
     std::istringstream line(r.out.substr(begin + 1, r.out.find('\n', begin + 1) - begin - 1));
@@ -230,6 +231,10 @@ TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
   EXPECT_EQ(help.code, 0);
   for (const char* flag : {"--micro-batches", "--only", "--rounds", "--bf16"})
     EXPECT_TRUE(has(help.out, flag)) << flag << help.out;
+
+  const Outcome delayed = place.run(with(tiny, {"--delay", "1", "--only", "CP 2, p2p"}));
+  EXPECT_EQ(delayed.code, 0) << delayed.err;
+  EXPECT_TRUE(has(delayed.out, "\nCP 2, p2p, serial ")) << delayed.out;
 }
 
 TEST(BenchServe, MeasuresAServerOfItsOwn) {
@@ -269,6 +274,9 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "step", "--plan-runs", "-1"}, {"--plan-runs", "-1", "[0, 100]"}},
       {{"bench", "parallel", "--micro-batches", "5"}, {"--micro-batches 5", "even"}},
       {{"bench", "parallel", "--rounds", "0"}, {"--rounds", "0"}},
+      {{"bench", "parallel", "--delay", "-1"}, {"--delay", "-1", "100000"}},
+      {{"bench", "parallel", "--only", "a2a", "--num-attention-heads", "3"},
+       {"--num-attention-heads 3", "CP 2, a2a"}},
       {{"bench", "parallel", "--device", "cuda"}, {"--device", "cuda", "cpu"}},
       {{"bench", "step", "--untimed-steps", "6"},
        {"--train-iters is 6; at least 7 are needed: --untimed-steps 6"}},
