@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "ops/elementwise.h"
 #include "parallel/collectives.h"
@@ -75,7 +76,7 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
   return tape.module("moe", {{"x", x_TH}},
                      [this, &batch](Tape& t, const Bundle& in) {
                        Tokens tokens = send(t, in["x"], batch);
-                       compute(t, tokens, batch);
+                       compute(t, tokens);
                        return Bundle{{"y", receive(t, tokens)}};
                      },
                      {})["y"];
@@ -83,28 +84,39 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
 
 Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   if (trains(tape) && tensor_.divides_tokens())
-    training_.check_divided(batch.layout.held(), x_TH.value.size(0), tensor_.size(),
-                            ranks_.group == nullptr ? 1 : ranks_.group->size());
+    training_.check_divided(batch.layout.held(), x_TH.value.size(0), tensor_.size());
+  const int64_t own = x_TH.value.size(0), held = batch.layout.held();
+  Tokens sent{.x_TH = x_TH,
+              .capacity = capacity_of(tape, own, batch),
+              .counted = batch.text_length() == batch.layout.length};
+  MG_ASSERT(!trains(tape) || sent.counted || !training_.counts_tokens());
   const ops::Routing routing = router_(tape, x_TH, batch);
-  observe(tape, routing.experts);
-  Tokens sent{.x_TH = x_TH};
-  sent.choices = parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
+  if (sent.counted) observe(tape, routing.experts);
+  Tensor experts = routing.experts;
+  if (sent.capacity.rows > 0 && training_.capacity_of_sequence && !sees_sequences(own, batch)) {
+    experts = router_.kept(tape, routing, sent.capacity.rows, batch);
+    // What is kept fits: a rank has tokens of this many sequences.
+    const bool aligned = own % held == 0 || held % own == 0;
+    const int64_t sequences = ceil_div(own, held) + (aligned ? 0 : 1);
+    sent.capacity = {.segment = own, .rows = std::min(own, sequences * sent.capacity.rows)};
+  }
+  sent.choices = parallel::send_to_expert_ranks(tape, experts, ranks_, "expert choices");
   sent.weights =
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
   if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
     sent.routes = parallel::token_routes(tape, sent.choices.end(tape), config_.experts, ranks_);
-  const Var own = latent_in_ == nullptr ? x_TH : (*latent_in_)(tape, x_TH);
-  sent.tokens = parallel::send_to_expert_ranks(tape, own, ranks_, sent.routes, "expert tokens");
+  const Var x = latent_in_ == nullptr ? x_TH : (*latent_in_)(tape, x_TH);
+  sent.tokens = parallel::send_to_expert_ranks(tape, x, ranks_, sent.routes, "expert tokens");
   return sent;
 }
 
-void Moe::compute(Tape& tape, Tokens& sent, const Batch& batch) const {
+void Moe::compute(Tape& tape, Tokens& sent) const {
   Mlp::Inner inner;
   if (shared_ != nullptr) inner = shared_->up(tape, sent.x_TH);
   const Tensor experts = sent.choices.end(tape);
   const Var weights = sent.weights.end(tape), x = sent.tokens.end(tape);
-  const ops::ExpertOrder order =
-      order_of(tape, experts, weights.value, capacity_of(tape, sent.x_TH.value.size(0), batch));
+  const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent.capacity);
+  if (sent.counted) observe_rows(tape, experts, order.rows);
   sent.results = parallel::send_back(tape, through_experts(tape, x, weights, order), ranks_,
                                      sent.routes, "expert results");
   if (shared_ != nullptr) sent.shared_TH = shared_result(tape, sent.x_TH, inner);
@@ -135,13 +147,21 @@ void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) co
 
 Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
   if (training_.capacity_factor <= 0 || !trains(tape)) return {};
-  const int64_t segment = training_.capacity_of_sequence ? batch.layout.held() : own_tokens;
+  const int64_t segment = training_.capacity_of_sequence ? batch.layout.length : own_tokens;
   const double mean =
       static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
   // At most `segment` rows, since no token chooses an expert twice.
   const double rows =
       std::clamp(std::ceil(mean * training_.capacity_factor), 1.0, static_cast<double>(segment));
   return {.segment = segment, .rows = static_cast<int64_t>(rows)};
+}
+
+// True if the ranks that share a layer's experts have all tokens of each of their sequences.
+bool Moe::sees_sequences(int64_t own_tokens, const Batch& batch) const {
+  if (batch.layout.ranks > 1) return false;
+  const int ranks = ranks_.group == nullptr ? 1 : ranks_.group->size();
+  return !tensor_.divides_tokens() || own_tokens % batch.layout.length == 0 ||
+         ranks % tensor_.size() == 0;
 }
 
 // Upper bound on the rows of this rank's experts, for `tokens` tokens in all.
@@ -193,7 +213,6 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
-  observe_rows(tape, experts, order.rows);
   if (ranks_.group != nullptr || capacity.rows > 0)
     order.slots =
         order.slots.slice(0, 0, existing_rows(order.offsets, experts.size(0), most, padded));

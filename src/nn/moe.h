@@ -50,19 +50,26 @@ class Moe {
       parallel::Init output_init, uint64_t seed);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
+  // Number of consecutive tokens that a capacity applies to, and the rows that it gives an expert.
+  struct Capacity {
+    int64_t segment = 0, rows = 0;
+  };
+
   // The same in three parts, with calls to other ranks in flight between them: tokens are routed
   // and their transfer begins; this rank's experts compute, and the transfer of their results
   // begins; the results have arrived. The two halves of the shared expert are computed during the
   // transfers.
   struct Tokens {
     Var x_TH;
+    Capacity capacity;
+    bool counted = true;  // false if there is padding among them: no count has a part of a batch
     parallel::ChoicesInTransit choices;
     std::shared_ptr<const parallel::TokenRoutes> routes;
     parallel::InTransit weights, tokens, results;
     Var shared_TH;
   };
   Tokens send(Tape& tape, const Var& x_TH, const Batch& batch) const;
-  void compute(Tape& tape, Tokens& tokens, const Batch& batch) const;
+  void compute(Tape& tape, Tokens& tokens) const;
   Var receive(Tape& tape, Tokens& tokens) const;
   // True if a forward pass may stop between the parts.
   bool stops() const { return ranks_.stops; }
@@ -72,11 +79,8 @@ class Moe {
                       const ops::ExpertOrder& order) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const;
-  // Number of consecutive tokens that a capacity applies to, and the rows that it gives an expert.
-  struct Capacity {
-    int64_t segment = 0, rows = 0;
-  };
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
+  bool sees_sequences(int64_t own_tokens, const Batch& batch) const;
   int64_t most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) const;
   int64_t rows_at(double load, int64_t tokens, int64_t most) const;
   int64_t existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const;

@@ -11,6 +11,8 @@
 namespace megatron::nn {
 namespace {
 
+constexpr std::string_view kLogits = "router logits";  // name of their gather
+
 // Sums of the weights of the tokens' losses in the objective, f64 [count], for `count` runs of
 // consecutive tokens from `first` on, over all context ranks: the weight of a mean over such a run.
 Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
@@ -27,6 +29,18 @@ Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t 
 Tensor scaled(Tape& tape, const Tensor& x, double factor) {
   Tensor out = tape.empty(x.shape(), x.dtype(), "moe.metric");
   tape.kernels().scale({.factor = factor, .x = x, .out = out}, tape.stream());
+  return out;
+}
+
+// Returns `count` rows, where row to[t] is x[t,:] if to[t] >= 0; rows without a source are -1.
+Tensor put(Tape& tape, const Tensor& x, const Tensor& to, int64_t count) {
+  const int64_t width = x.size(1);
+  Tensor out = tape.empty({count, width}, x.dtype(), "moe.kept");
+  tape.kernels().fill({.out = out, .value = -1}, tape.stream());
+  tape.kernels().put_rows({.x = x.view({x.size(0), 1, width}),
+                           .rows = to,
+                           .out = out.view({1, count, 1, width})},
+                          tape.stream());
   return out;
 }
 
@@ -66,6 +80,7 @@ Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t
       name_(name),
       seed_(seed),
       form_(config.router),
+      experts_(config.experts),
       choices_(config.choices),
       tensor_(builder.tensor()),
       context_(builder.ranks().context),
@@ -137,12 +152,12 @@ Var Router::with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) con
                              .rows = noise_of(batch, ".logits_bias")});
 }
 
-// Logits of all tokens of the micro-batch, those of a rank one after another.
-Tensor Router::all_rows(Tape& tape, const Tensor& logits_TE) const {
-  Tensor rows = logits_TE;
+// Rows of all tokens of the micro-batch, those of a rank one after another.
+Tensor Router::all_rows(Tape& tape, const Tensor& own, std::string_view call) const {
+  Tensor rows = own;
   for (comm::Group* group : {tensor_.divides_tokens() ? tensor_.group : nullptr, context_})
     if (group != nullptr)
-      rows = parallel::gathered_rows(tape, rows, *group, "router logits", MemoryClass::activations);
+      rows = parallel::gathered_rows(tape, rows, *group, call, MemoryClass::activations);
   return rows;
 }
 
@@ -154,17 +169,50 @@ int64_t Router::first_row(int64_t own) const {
 }
 
 Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
-  const Tensor all = all_rows(tape, logits_TE);
+  const Tensor all = all_rows(tape, logits_TE, kLogits);
   const Tensor choice = tape.empty(all.shape(), all.dtype(), "moe.sinkhorn");
   tape.kernels().sinkhorn({.logits = all, .out = choice}, tape.stream());
   return choice.slice(0, first_row(logits_TE.size(0)), logits_TE.size(0));
+}
+
+Tensor Router::kept(Tape& tape, const ops::Routing& routing, int64_t capacity,
+                    const Batch& batch) const {
+  const parallel::ContextTokens& tokens = batch.context_tokens;
+  const auto in_order = [&](const Tensor& own) {
+    const Tensor all = all_rows(tape, own, "expert capacity");
+    return tokens.part_rows.defined() ? put(tape, all, tokens.part_rows, all.size(0)) : all;
+  };
+  const bool weighed = training_.kept == kernels::KeptRows::largest;
+  const Tensor experts = in_order(routing.experts),
+               weights = weighed ? in_order(routing.weights.value) : Tensor();
+  const int64_t choices = experts.elements(),
+                most = std::min(choices, experts_ * capacity * batch.layout.sequences);
+  const auto integers = [&](Shape shape) { return tape.empty(shape, DType::i32, "moe.kept"); };
+  const Tensor slots = integers({most}), rows = integers(experts.shape());
+  tape.kernels().expert_rows({.experts = experts,
+                              .weights = weights,
+                              .capacity = capacity,
+                              .segment = batch.layout.length,
+                              .kept = training_.kept,
+                              .offsets = integers({experts_ + 1}),
+                              .slots = slots,
+                              .rows = rows},
+                             tape.stream());
+  // The experts of the rows that there are, and then of their slots.
+  const Tensor of_rows = put(tape, experts.view({choices, 1}), rows.view({choices}), most),
+               of_slots = put(tape, of_rows, slots, choices).view(experts.shape());
+  const Tensor by_rank = tokens.whole_rows.defined()
+                             ? put(tape, of_slots, tokens.whole_rows, of_slots.size(0))
+                             : of_slots;
+  const int64_t own = routing.experts.size(0);
+  return by_rank.slice(0, first_row(own), own);
 }
 
 // Each micro-batch adds its thresholds, and 1 to their number.
 void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
   const Tensor observed = correction_->observe(tape);
   if (!observed.defined()) return;
-  const Tensor all = all_rows(tape, logits_TE);
+  const Tensor all = all_rows(tape, logits_TE, kLogits);
   const Tensor seen = tape.empty(observed.shape(), observed.dtype(), "moe.thresholds");
   tape.kernels().fill({.out = seen, .value = 1}, tape.stream());
   tape.kernels().expert_thresholds({.form = form_,

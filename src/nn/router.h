@@ -37,6 +37,9 @@ class Router {
          uint64_t seed);
   // Routes this rank's tokens x [T,H].
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
+  // The experts of this rank's choices, -1 for a choice beyond the `capacity` rows that an expert
+  // has for each sequence. Ranks that divide sequences decide over the choices of all of them.
+  Tensor kept(Tape& tape, const ops::Routing& routing, int64_t capacity, const Batch& batch) const;
   // Bias added to the scores for choosing experts [E]; undefined: none.
   Tensor bias() const { return correction_ == nullptr ? Tensor() : correction_->value(); }
   // The correction bias if it observes the number of tokens of each expert; otherwise null.
@@ -45,7 +48,7 @@ class Router {
  private:
   kernels::NoiseRows noise_of(const Batch& batch, std::string_view what) const;
   Var with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const;
-  Tensor all_rows(Tape& tape, const Tensor& logits_TE) const;
+  Tensor all_rows(Tape& tape, const Tensor& own, std::string_view call) const;
   int64_t first_row(int64_t own) const;
   Tensor even_choice(Tape& tape, const Tensor& logits_TE) const;
   void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
@@ -69,7 +72,7 @@ class Router {
   std::string name_;
   uint64_t seed_;
   kernels::RouterForm form_;
-  int64_t choices_;
+  int64_t experts_, choices_;
   parallel::TensorParallel tensor_;
   comm::Group* context_;   // have other tokens of the same sequences; null: one rank
   comm::Group* replicas_;  // have other tokens of the step; null: one rank

@@ -42,10 +42,14 @@ struct RouterTraining {
   bool states_router_logits = false;
 
   bool operator==(const RouterTraining&) const = default;
+  // True if what training does with a token depends on which other tokens there are.
+  bool counts_tokens() const {
+    return aux_loss != 0 || sequence_aux_loss != 0 || global_aux_loss != 0 || z_loss != 0 ||
+           sinkhorn || quantile || capacity_factor > 0;
+  }
   // Throws Error naming the flags if `tensor_ranks` ranks that divide sequences of `length` tokens,
-  // with `own` tokens each, cannot count what a loss or a capacity of each sequence needs.
-  // expert_ranks: number of ranks that see each other's tokens.
-  void check_divided(int64_t length, int64_t own, int tensor_ranks, int expert_ranks) const;
+  // with `own` tokens each, cannot count what a loss of each sequence needs.
+  void check_divided(int64_t length, int64_t own, int tensor_ranks) const;
 };
 
 }  // namespace megatron::nn

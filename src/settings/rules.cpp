@@ -157,9 +157,6 @@ const std::vector<Rule> kRules = {
      "--lr-decay-style WSD needs --lr-wsd-decay-samples: how long the final decay is"},
     {flags, "lr-decay-style", "lr-decay-style=WSD & !train-samples & !lr-wsd-decay-iters",
      "--lr-decay-style WSD needs --lr-wsd-decay-iters: how long the final decay is"},
-    {flags, "context-parallel-size", "moe-expert-capacity-factor & moe-capacity-scope=sequence",
-     "--context-parallel-size {value} divides the tokens of a sequence, over which "
-     "--moe-expert-capacity-factor counts: give --moe-capacity-scope microbatch, or leave one out"},
     {sizes, "expert-model-parallel-size", "tensor-ranks-share-tokens",
      "--expert-model-parallel-size {value} with --tensor-model-parallel-size "
      "{tensor-model-parallel-size} needs --sequence-parallel: give it, too"},

@@ -245,8 +245,7 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
                 length = *s.batch.seq_length / parallel.context_parallel;
   if (!parallel.sequence_parallel || tensor == 1) return;
   s.shape.moe.training().check_divided(length, *s.batch.micro_batch_size * length / tensor,
-                                       static_cast<int>(tensor),
-                                       static_cast<int>(parallel.expert_ranks()));
+                                       static_cast<int>(tensor));
 }
 
 bool has_one_micro_batch(const data::BatchSchedule& schedule) {

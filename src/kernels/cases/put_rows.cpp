@@ -24,9 +24,13 @@ PutRowsArgs put_rows_args(Inputs& inputs, const Put& p) {
     rows.push_back(t % 5 == 3 ? -1 : static_cast<double>(p.pages * p.page - 1 - t));
   const Shape shape = p.by_head ? Shape{p.pages, p.heads, p.page, p.width}
                                 : Shape{p.pages, p.page, p.heads, p.width};
-  Tensor out = inputs.updated("out", inputs.normal("out", shape, p.type));
+  const auto filled = [&](const char* name, Shape size, Layout layout) {
+    return is_floating(p.type) ? inputs.normal(name, size, p.type, 1, layout)
+                               : inputs.integers(name, size, p.type, -9, 9);
+  };
+  Tensor out = inputs.updated("out", filled("out", shape, {}));
   if (p.by_head) out = out.transpose(1, 2);
-  return {inputs.normal("x", {p.tokens, p.heads, p.width}, p.type, 1, p.layout),
+  return {filled("x", {p.tokens, p.heads, p.width}, p.layout),
           inputs.values("rows", {p.tokens}, DType::i32, rows), out};
 }
 
@@ -41,7 +45,9 @@ void add_put_rows_cases(std::vector<Case>& cases) {
       {.tokens = 90, .pages = 2, .page = 64, .heads = 4, .width = 64, .by_head = true},
       {.tokens = 12, .pages = 3, .page = 4, .heads = 2, .width = 33, .by_head = true},
   };
-  for (const Put& p : in_types(shapes))  // a copy
+  std::vector<Put> all = in_types(shapes);
+  all.push_back({.tokens = 70, .page = 90, .width = 3, .type = DType::i32});
+  for (const Put& p : all)  // a copy
     cases.push_back(case_of(&Table::put_rows, p, tolerance(DType::f64, 1), put_rows_args));
 }
 

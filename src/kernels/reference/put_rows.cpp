@@ -9,8 +9,10 @@ void put_rows(const PutRowsArgs& args, Stream&) {
   for (int64_t t = 0; t < args.x.size(0); ++t) {
     const int64_t row = rows[static_cast<size_t>(t)];
     if (row < 0 || row >= args.out.size(0) * page) continue;
-    store(args.out.select(0, row / page).slice(0, row % page, 1),
-          load<double>(args.x.slice(0, t, 1)));
+    const Tensor from = args.x.slice(0, t, 1),
+                 to = args.out.select(0, row / page).slice(0, row % page, 1);
+    if (is_floating(from.dtype())) store(to, load<double>(from));
+    else store_integers(to, load_integers(from));
   }
 }
 

@@ -51,7 +51,7 @@ class MoeSublayer final : public Sublayer {
   void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch, bool) const override {
     if (part == 0) parted.in_flight = moe_.send(tape, parted.x_TH, batch);
     auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.in_flight);
-    if (part == 1) moe_.compute(tape, tokens, batch);
+    if (part == 1) moe_.compute(tape, tokens);
     if (part == 2) parted.y_TH = moe_.receive(tape, tokens);
   }
 

@@ -1,4 +1,4 @@
-// Load balancing over more tokens than those of one rank: in fp64, steps of other layouts equal
+// Load balancing and capacities over more tokens than those of one rank: in fp64, steps of other layouts equal
 // those of one rank.
 #include "base/tolerances.h"
 #include "golden/selftest/support.h"
@@ -62,6 +62,9 @@ TEST_P(Routing, DoesNotDependOnTheLayout) {
   expect_equal({.micro_batch = 2},
                {{.tp = 2, .sequence = true, .micro_batch = 2},
                 {.tp = 2, .micro_batch = 2},
+                {.cp = 2, .micro_batch = 2},
+                {.cp = 2, .ep = 2, .recompute = layers(), .micro_batch = 2},
+                {.tp = 2, .cp = 2, .etp = 1, .sequence = true, .micro_batch = 2},
                 {.pipeline = two_stages(), .micro_batch = 2},
                 {.pipeline = two_stages(), .recompute = layers(), .micro_batch = 2},
                 {.recompute = layers(), .micro_batch = 2},
@@ -117,6 +120,16 @@ void quantiles_of_sigmoids(models::MoeFlags& m) {
   m.score = kernels::RouterScore::sigmoid;
 }
 
+void capacity(models::MoeFlags& m) { m.capacity_factor = 0.75; }
+void capacity_by_position(models::MoeFlags& m) {
+  m.capacity_factor = 0.75;
+  m.drop_policy = kernels::KeptRows::first;
+}
+void padded_capacity(models::MoeFlags& m) {
+  m.capacity_factor = 0.75;
+  m.pad_to_capacity = true;
+}
+
 // Gradient norms of a few steps with `sequences` sequences each.
 std::vector<double> norms_of(const Routed& routed, int64_t sequences, int64_t micro_batch) {
   const Environment environment;
@@ -150,6 +163,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Routed{"global_loss", balance_step, true}, Routed{"sinkhorn", sinkhorn},
                       Routed{"sinkhorn_of_one", sinkhorn_of_one}, Routed{"quantiles", quantiles},
                       Routed{"quantiles_of_sigmoids", quantiles_of_sigmoids},
+                      Routed{"capacity", capacity},
+                      Routed{"capacity_by_position", capacity_by_position},
+                      Routed{"padded_capacity", padded_capacity},
                       Routed{"jitter", [](models::MoeFlags& m) { m.input_jitter = 0.1; }},
                       Routed{"random_logits",
                              [](models::MoeFlags& m) { m.force_load_balancing = true; }},

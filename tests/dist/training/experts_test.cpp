@@ -174,8 +174,8 @@ TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
   }
 }
 
-// With a capacity per sequence, the dropped tokens depend neither on the ranks nor on padding of
-// rows.
+// With a capacity per sequence, the dropped tokens depend neither on the ranks, which may divide
+// sequences, nor on padding of rows.
 TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   const std::string capacity = "--moe-expert-capacity-factor 0.75 ";
   int number = 0;
@@ -190,7 +190,12 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
           std::string("--moe-pad-expert-input-to-capacity ") + kShardedExperts,
           std::string("--recompute-granularity selective --recompute-modules moe"),
           std::string("--recompute-granularity selective --recompute-modules moe_act"),
-          std::string(kSlicedExperts)}) {
+          std::string(kSlicedExperts),
+          std::string("--ranks 2 --context-parallel-size 2 --cp-comm-type all_gather "
+                      "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"),
+          std::string("--ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 "
+                      "--sequence-parallel --expert-tensor-parallel-size 1 --micro-batch-size 1 "
+                      "--moe-pad-expert-input-to-capacity")}) {
       SCOPED_TRACE(layout);
       const TrainResult found = run(settings(std::to_string(number++), flags + layout));
       EXPECT_LE(distance(losses(found), one), tolerance::kLayoutFp32);

@@ -183,10 +183,6 @@ TEST_F(BadLayout, Memory) {
           {"--recompute-num-layers is 7", "[1, 6]"});
   const std::string experts =
       "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel --ranks 2 ";
-  refused(experts +
-              "--micro-batch-size 1 --expert-tensor-parallel-size 1 "
-              "--moe-expert-capacity-factor 1",
-          {"--moe-capacity-scope sequence", "--expert-tensor-parallel-size of 2"});
   refused(experts + "--micro-batch-size 3 --global-batch-size 6 --moe-z-loss-coeff 0.1",
           {"--moe-z-loss-coeff", "--sequence-parallel", "--micro-batch-size"});
   refused("--num-experts 4 --moe-expert-rank-capacity-factor 0.5",

@@ -95,8 +95,6 @@ const std::vector<Broken> kBroken = {
     {flags, "--train-samples 9 --lr-decay-style WSD",
      "--lr-decay-style WSD needs --lr-wsd-decay-s"},
     {flags, "--lr-decay-style WSD", "--lr-decay-style WSD needs --lr-wsd-decay-iters"},
-    {flags, "--context-parallel-size 2 --num-experts 4 --moe-expert-capacity-factor 1.5",
-     "--context-parallel-size 2 divides the tokens of a sequence"},
     {sizes, "--expert-model-parallel-size 2 --tensor-model-parallel-size 3",
      "--expert-model-parallel-size 2 with --tensor-model-parallel-size 3 needs"},
     {sizes, "--expert-tensor-parallel-size 1 --tensor-model-parallel-size 2",
