@@ -115,7 +115,8 @@ struct Experiment::Trial {
 
 Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
                        settings::LossScope scope, int64_t sequences, int64_t length,
-                       const Environment& environment, const training::Objective* objective)
+                       const Environment& environment, const training::Objective* objective,
+                       bool packed)
     : model_(std::move(model)),
       device_(device),
       type_(type),
@@ -124,7 +125,8 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       sequences_(sequences),
       length_(length),
       environment_(environment),
-      objective_(objective) {}
+      objective_(objective),
+      packed_(packed) {}
 
 std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
                                                    const parallel::Ranks& ranks, int step) const {
@@ -132,7 +134,7 @@ std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
   const int64_t share = sequences_ / layout.dp,
                 begin = step * sequences_ + ranks.samples().rank() * share;
   for (int64_t i = 0; i < share; i += layout.micro_batch) {
-    batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_));
+    batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_, packed_));
     corpus::keep_tokens(batches.back(), ranks.tokens(layout.micro_batch, length_));
   }
   return batches;

@@ -55,10 +55,11 @@ class Experiment {
  public:
   // weights: type to which initial parameters are rounded; they are held in the type of the
   // computation. sequences: per step. environment and objective (null: the mean loss of the next
-  // tokens) are borrowed.
+  // tokens) are borrowed. packed: as for random_batch().
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              settings::LossScope scope, int64_t sequences, int64_t length,
-             const Environment& environment, const training::Objective* objective = nullptr);
+             const Environment& environment, const training::Objective* objective = nullptr,
+             bool packed = false);
 
   // Computes the gradients of the first batch, then kSteps of SGD, and kSteps of each other method.
   Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
@@ -80,6 +81,7 @@ class Experiment {
   int64_t sequences_, length_;
   const Environment& environment_;
   const training::Objective* objective_;
+  bool packed_;
 };
 
 // tensor_metric of each tensor (base/tolerances.h).

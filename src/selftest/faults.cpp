@@ -311,11 +311,14 @@ bool divides_sequences(const MatrixRow& row) {
   const bool by_tensor_ranks = layout.sequence && layout.micro_batch < layout.tp;
   return has_experts(row) && (by_tensor_ranks || layout.cp > 1);
 }
-// One rank counts over micro-batches of two sequences.
+// One rank counts over micro-batches of two sequences. If no ranks that share experts have all
+// tokens of a sequence, the ranks that divide the sequences of a micro-batch count over these.
 bool counts_other_tokens(const MatrixRow& row) {
   const Layout& layout = row.layout;
-  const int ranks = layout.ep * (layout.etp == 0 ? layout.tp : layout.etp) / layout.tp;
-  return row.drops_tokens && (ranks > 1 || layout.micro_batch != 2);
+  const int ranks = layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
+  const bool divided = layout.cp > 1 || (layout.sequence && ranks % layout.tp != 0 &&
+                                         layout.micro_batch % layout.tp != 0);
+  return row.drops_tokens && (layout.micro_batch != 2 || (!divided && ranks != layout.tp));
 }
 
 }  // namespace

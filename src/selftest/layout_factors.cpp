@@ -32,6 +32,7 @@ enum Axis : size_t {
   kExpert,
   kExpertTensor,
   kMicroBatch,
+  kPacked,
 };
 
 const std::string& value(const Row& row, Axis axis) {
@@ -266,6 +267,7 @@ const std::vector<Factor>& layout_factors() {
       {"ep", {"1", "2", "4"}},
       {"etp", {"tp", "1"}},
       {"micro-batch", {"1", "2"}},
+      {"packed", {"off", "on"}},
   };
   return factors;
 }
@@ -304,6 +306,7 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   result.offload.num_layers = value(row, kOffload) == "activations" ? 1 : 0;
   result.data_parallel = number(row, kData);
   result.micro_batch = number(row, kMicroBatch);
+  result.packed = value(row, kPacked) == "on";
   const auto& models = layout_factors()[kModel].values;
   result.model =
       static_cast<size_t>(std::ranges::find(models, value(row, kModel)) - models.begin());

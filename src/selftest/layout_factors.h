@@ -21,14 +21,15 @@ struct LayoutSettings {
   settings::RecomputeSettings recompute;
   settings::OffloadSettings offload;
   int64_t data_parallel = 1, micro_batch = 1;
-  size_t model = 0;  // index in the matrix: llama, gpt2, experts
+  size_t model = 0;     // index in the matrix: llama, gpt2, experts
+  bool packed = false;  // true if sequences have several documents
 
   int64_t ranks() const { return parallel.model_ranks() * data_parallel; }
 };
 
 // Overlap of experts' calls and all-to-all go with "overlap", as far as other values allow.
-// tp, sequence, pp, schedule, dp, sharding, instances, recompute, overlap, offload, model, ep, etp
-// and micro-batch, each with its simplest value first.
+// tp, sequence, cp, exchange, pp, schedule, dp, sharding, instances, recompute, overlap, offload,
+// model, ep, etp, micro-batch and packed, each with its simplest value first.
 const std::vector<Factor>& layout_factors();
 
 // Open values become the first value of their factor. Layers that cannot be divided evenly among

@@ -59,11 +59,6 @@ int expert_ranks(const Layout& layout) {
   return layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
 }
 
-// True if the ranks that share a layer's experts see all tokens of a sequence.
-bool sees_sequences(const Layout& layout) {
-  return layout.cp == 1 && (!layout.sequence || expert_ranks(layout) % layout.tp == 0);
-}
-
 // Four layers, so that four stages have one each; eight heads in four groups for four
 // tensor-parallel ranks, with two context-parallel ranks each.
 std::vector<TinyModel> matrix_models() {
@@ -121,19 +116,21 @@ MatrixRow uneven_buckets() {
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
-  return fmt::format("{}{}, {}", kNames[model], drops_tokens ? " of a capacity" : "", layout.str());
+  return fmt::format("{}{}, {}{}", kNames[model], drops_tokens ? " of a capacity" : "",
+                     packed ? "packed, " : "", layout.str());
 }
 
 LayoutMatrix::LayoutMatrix(int strength)
     : strength_(strength), covering_(cover(layout_factors(), layout_refusal(kLimits), strength)) {
-  int counting = 0;  // rows whose experts may have a capacity
+  int experts = 0;  // number of rows with experts so far
   for (const Row& row : covering_.rows) {
     const int number = static_cast<int>(rows_.size());
     const LayoutSettings settings = layout_settings(row, kLimits);
-    rows_.push_back({.number = number, .model = settings.model, .layout = layout_of(settings)});
-    MatrixRow& added = rows_.back();
-    if (added.model != kExperts || !sees_sequences(added.layout)) continue;
-    added.drops_tokens = counting++ % 2 == 0;
+    rows_.push_back({.number = number,
+                     .model = settings.model,
+                     .drops_tokens = settings.model == kExperts && experts++ % 2 == 0,
+                     .packed = settings.packed,
+                     .layout = layout_of(settings)});
   }
   rows_.push_back(uneven_buckets());
   rows_.back().number = static_cast<int>(covering_.rows.size());
@@ -171,7 +168,8 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   const models::Model& model = models[row.drops_tokens ? kDroppingExperts : row.model];
   const Experiment experiment(model, device, type, type, settings::LossScope::token,
-                              kLimits.sequences, kLimits.seq_length, environment);
+                              kLimits.sequences, kLimits.seq_length, environment, nullptr,
+                              row.packed);
   return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
       .first->second;
 }

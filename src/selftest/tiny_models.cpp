@@ -45,6 +45,27 @@ void round_to(DType type, std::span<double> values) {
   for (double& v : values) v = static_cast<float>(bf16(static_cast<float>(v)));
 }
 
+// Divides the sequences into documents. The first tokens of a sequence's documents differ, and the
+// second of each from its first: equal tokens would be equal in every layer (random_batch()).
+void pack(corpus::HostBatch& batch, int64_t vocabulary) {
+  const RandomStream documents(5, "documents");
+  const int64_t length = batch.layout.length;
+  for (int64_t i = 0, begin = 0, number = 0; i < std::ssize(batch.tokens); ++i) {
+    const int64_t s = batch.sample_ids[static_cast<size_t>(i / length)], t = i % length;
+    const bool starts = t == 0 || documents.uniform(static_cast<uint64_t>(s * length + t)) < 0.2;
+    if (starts) begin = t;
+    number = t == 0 ? 0 : number + (starts ? 1 : 0);
+    const auto at = static_cast<size_t>(i);
+    int32_t& token = batch.tokens[at];
+    if (starts)
+      token = static_cast<int32_t>((batch.tokens[static_cast<size_t>(i - t)] + number) % vocabulary);
+    if (t == begin + 1 && token == batch.tokens[at - 1])
+      token = static_cast<int32_t>((token + 1) % vocabulary);
+    batch.positions[at] = static_cast<int32_t>(t - begin);
+    batch.segment_starts.push_back(static_cast<int32_t>(begin));
+  }
+}
+
 }  // namespace
 
 void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream, DType held) {
@@ -68,7 +89,7 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
 }
 
 corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
-                               int64_t length) {
+                               int64_t length, bool packed) {
   corpus::HostBatch batch{.layout = {.sequences = sequences, .length = length}};
   const RandomStream tokens(5, "tokens"), counted(5, "counted");
   const auto drawn = [&](int64_t index) {
@@ -91,6 +112,7 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
       batch.loss_mask.push_back(counted.uniform(static_cast<uint64_t>(index)) < 0.8 ? 1.0f : 0.0f);
     }
   }
+  if (packed) pack(batch, model->vocab_size());
   return batch;
 }
 

@@ -1,0 +1,205 @@
+// Sequences that context-parallel ranks divide although they have several documents, or a length
+// that cannot be divided: the loss and every gradient are those of the documents as sequences of
+// their own, and those without padding.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/tolerances.h"
+#include "comm/threads.h"
+#include "selftest/experiment.h"
+
+namespace megatron::selftest {
+namespace {
+
+using Batches = std::vector<corpus::HostBatch>;
+using parallel::ContextExchange;
+
+constexpr int64_t kRowTokens = 24;
+
+// Two sequences with documents of one token, of fewer tokens than chunks, and of lengths that no
+// number of chunks divides.
+corpus::HostBatch packed(const models::Model& model) {
+  const std::vector<std::vector<int64_t>> lengths = {{1, 13, 3, 7}, {5, 1, 1, 17}};
+  corpus::HostBatch batch = random_batch(model, 0, std::ssize(lengths), kRowTokens);
+  batch.positions.clear();
+  for (const std::vector<int64_t>& of_sequence : lengths) {
+    int32_t begin = 0;
+    for (const int64_t length : of_sequence) {
+      for (int32_t i = 0; i < length; ++i) {
+        batch.positions.push_back(i);
+        batch.segment_starts.push_back(begin);
+      }
+      begin += static_cast<int32_t>(length);
+    }
+  }
+  return batch;
+}
+
+Batches apart(const corpus::HostBatch& batch) {
+  Batches documents;
+  for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    if (batch.positions[i] == 0)
+      documents.push_back({.layout = {.sequences = 1}, .sample_ids = {std::ssize(documents)}});
+    corpus::HostBatch& document = documents.back();
+    ++document.layout.length;
+    document.tokens.push_back(batch.tokens[i]);
+    document.labels.push_back(batch.labels[i]);
+    document.positions.push_back(batch.positions[i]);
+    document.loss_mask.push_back(batch.loss_mask[i]);
+  }
+  return documents;
+}
+
+struct Results {
+  double loss = 0;
+  TensorMap gradients;
+  std::vector<MetricValue> metrics;
+  double observed = 0;  // sum of what modules' states observed on the ranks
+};
+
+Results results_of(const models::Model& model, const Layout& layout, const Batches& whole) {
+  Results results;
+  GatheredTensors gathered;
+  comm::run_ranks(layout.ranks(), [&](comm::Group& world) {
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    training::TrainedModel trained(model, DType::f64, 3, layout.model_layout(), world, runtime, {});
+    nn::initialize(trained.step.states(), 4, runtime.stream());
+    randomize(trained.shards(), 4, runtime.stream());
+    trained.step.begin({.method = optim::Method::sgd});
+    Batches batches = whole;
+    for (corpus::HostBatch& batch : batches)
+      corpus::keep_tokens(batch,
+                          trained.ranks.tokens(batch.layout.sequences, batch.layout.length));
+    double divisor = 1;
+    const training::StepReport step = trained.step.accumulate(batches, divisor);
+    gathered.add(
+        trained.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
+    const Tensor observed = Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64,
+                                          "observed");
+    double sum = 0;
+    for (const nn::ModuleState* state : trained.step.states())
+      for (const double value : to_doubles(state->observed)) sum += value;
+    *observed.data<double>() = sum;
+    world.all_reduce(observed, comm::Reduce::sum, runtime.stream(), "observed")
+        .wait(runtime.stream());
+    if (world.rank() != 0) return;
+    results.loss = step.loss;
+    results.metrics = step.metrics;
+    results.observed = *observed.data<double>();
+  });
+  EXPECT_EQ(gathered.different(), std::vector<std::string>());
+  EXPECT_EQ(gathered.incomplete(), std::vector<std::string>());
+  results.gradients = gathered.tensors();
+  return results;
+}
+
+void expect_equal(const std::string& what, const Results& found, const Results& expected) {
+  EXPECT_LE(std::abs(found.loss - expected.loss), tolerance::kLayoutFp64 * expected.loss) << what;
+  for (const auto& [name, error] : metrics(found.gradients, expected.gradients))
+    EXPECT_LE(error, tolerance::kLayoutFp64) << what << ", " << name;
+}
+
+models::Model with_heads(models::ModelFlags flags) {
+  flags.num_attention_heads = 8;
+  flags.num_query_groups = 4;
+  return models::model_from_flags(flags, 0);
+}
+
+std::vector<Layout> layouts() {
+  return {{.cp = 2, .exchange = ContextExchange::p2p},
+          {.cp = 2, .exchange = ContextExchange::all_gather},
+          {.cp = 2, .exchange = ContextExchange::a2a},
+          {.cp = 4, .exchange = ContextExchange::a2a},
+          {.tp = 2, .cp = 2, .sequence = true, .exchange = ContextExchange::p2p}};
+}
+
+TEST(PackedDocuments, AreTheDocumentsAlone) {
+  models::ModelFlags windowed = tiny_models()[1].flags;
+  windowed.window_size = "4,0";
+  for (const models::ModelFlags& flags : {tiny_models()[1].flags, windowed}) {
+    const models::Model model = with_heads(flags);
+    const corpus::HostBatch batch = packed(model);
+    const Results expected = results_of(model, {}, apart(batch));
+    expect_equal("one rank", results_of(model, {}, {batch}), expected);
+    for (Layout layout : layouts())
+      expect_equal(layout.str(), results_of(model, layout, {batch}), expected);
+  }
+}
+
+// No loss or capacity of the experts counts a sequence, of which each document would be one.
+TEST(PackedDocuments, AreTheDocumentsAloneWithExperts) {
+  models::ModelFlags flags = tiny_models()[1].flags;
+  flags.moe.num_experts = 4;
+  flags.moe.ffn_hidden_size = 12;
+  const models::Model model = with_heads(flags);
+  const corpus::HostBatch batch = packed(model);
+  const Results expected = results_of(model, {}, apart(batch));
+  for (Layout layout : layouts()) {
+    layout.ep = 2;
+    expect_equal(layout.str(), results_of(model, layout, {batch}), expected);
+  }
+}
+
+// The documents are confined: without their starts the gradients differ.
+TEST(PackedDocuments, DoNotSeeEachOther) {
+  const models::Model model = with_heads(tiny_models()[1].flags);
+  corpus::HostBatch batch = packed(model);
+  const Layout layout{.cp = 2};
+  const Results confined = results_of(model, layout, {batch});
+  batch.segment_starts.clear();
+  EXPECT_GT(std::abs(results_of(model, layout, {batch}).loss - confined.loss), 1e-3);
+}
+
+models::ModelFlags with_experts() {
+  models::ModelFlags flags = tiny_models()[1].flags;
+  flags.moe.num_experts = 4;
+  flags.moe.ffn_hidden_size = 12;
+  flags.moe.score = kernels::RouterScore::sigmoid;
+  flags.moe.enable_expert_bias = true;
+  return flags;
+}
+
+bool counts_loads(const Results& results) {
+  return std::ranges::any_of(results.metrics, [](const MetricValue& metric) {
+    return metric.name == "expert_load" && std::isfinite(metric.value);
+  });
+}
+
+// Each of 3 layers with experts observes 2 choices of every token for its bias.
+TEST(Padding, IsInNoGradientAndNoCountOfExperts) {
+  const models::Model model = with_heads(with_experts());
+  const corpus::HostBatch batch = random_batch(model, 0, 2, 13);
+  const Results expected = results_of(model, {}, {batch});
+  EXPECT_EQ(expected.observed, 3 * 2 * 2 * 13);
+  EXPECT_TRUE(counts_loads(expected));
+  for (Layout layout : layouts()) {
+    layout.ep = 2;
+    corpus::HostBatch padded = batch;
+    corpus::pad_sequences(padded, 2 * layout.cp * layout.tp);
+    ASSERT_EQ(padded.layout.length, 16);
+    const Results found = results_of(model, layout, {padded});
+    expect_equal(layout.str(), found, expected);
+    EXPECT_EQ(found.observed, 0);
+    EXPECT_FALSE(counts_loads(found));
+  }
+}
+
+// Losses and capacities of experts, which would count padding, do not train on it.
+TEST(Padding, IsRefusedWhereRoutersCountTokens) {
+  for (void (*change)(models::MoeFlags&) :
+       {+[](models::MoeFlags& m) { m.z_loss_coeff = 0.1; },
+        +[](models::MoeFlags& m) { m.aux_loss_coeff = {"0.1"}; },
+        +[](models::MoeFlags& m) { m.capacity_factor = 1; }}) {
+    models::ModelFlags flags = with_experts();
+    change(flags.moe);
+    const models::Model model = with_heads(flags);
+    corpus::HostBatch batch = random_batch(model, 0, 2, 13);
+    corpus::pad_sequences(batch, 4);
+    EXPECT_THROW(results_of(model, {.cp = 2}, {batch}), InternalError);
+  }
+}
+
+}  // namespace
+}  // namespace megatron::selftest
