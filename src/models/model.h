@@ -55,6 +55,7 @@ struct ModelChanges {
       context_length;  // positive; Error if it exceeds the number of learned positions
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
+  std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
 };
 
 // Tensors by their names in Hugging Face's format, with elements in the layout on disk.

@@ -19,6 +19,8 @@ class ColumnLinear {
   ops::Gelu gelu(Tape& tape, const Var& x, bool keeps_v) const {
     return parallel::column_linear_gelu(tape, x, weight_, bias_, tensor_, keeps_v);
   }
+  const Weight& weight() const { return weight_; }
+  const Weight& bias() const { return bias_; }  // may be none
 
  private:
   parallel::TensorParallel tensor_;
@@ -36,6 +38,8 @@ class RowLinear {
   Var operator()(Tape& tape, const ops::Gelu& g) const {
     return parallel::row_linear(tape, g, weight_, bias_, tensor_);
   }
+  const Weight& weight() const { return weight_; }
+  const Weight& bias() const { return bias_; }  // may be none
 
  private:
   parallel::TensorParallel tensor_;

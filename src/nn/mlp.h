@@ -3,6 +3,7 @@
 
 #include "nn/linear.h"
 #include "ops/activation.h"
+#include "parallel/feed_forward.h"
 
 namespace megatron::nn {
 
@@ -19,19 +20,24 @@ struct MlpConfig {
 // [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Modules of a tape: "mlp_act"
 // is f, whose input is kept; "mlp" is everything between the two products, including the first. A
 // plain gelu_tanh is an epilogue of the products, except with "mlp_act", because an epilogue may
-// use its input before it is rounded to the kept type.
+// use its input before it is rounded to the kept type. With several chunks, tokens pass through the
+// block a chunk at a time, and only x is kept (parallel/feed_forward.h).
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, int64_t hidden, const MlpConfig& config,
-      parallel::Init init, parallel::Init output_init)
+      parallel::Init init, parallel::Init output_init, int64_t chunks = 1)
       : config_(config),
+        chunks_(chunks),
+        tensor_(builder.tensor()),
         up_(builder, name + ".up", hidden, std::vector<int64_t>(config.gated ? 2 : 1, config.ffn),
             config.bias, init),
         down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
-  Var operator()(Tape& tape, const Var& x_TH) const { return down(tape, up(tape, x_TH)); }
+  Var operator()(Tape& tape, const Var& x_TH) const {
+    return chunks_ > 1 ? in_chunks(tape, x_TH) : down(tape, up(tape, x_TH));
+  }
 
   // The intermediate result between the halves: f(up x), and the input of f if it is an epilogue.
-  // The second half is the down-projection.
+  // The second half is the down-projection. The halves do not divide tokens into chunks.
   struct Inner {
     Var y, v;  // v: undefined if f is not an epilogue
   };
@@ -50,6 +56,19 @@ class Mlp {
   }
 
  private:
+  Var in_chunks(Tape& tape, const Var& x_TH) const {
+    return parallel::feed_forward(tape, x_TH,
+                                  {.up = up_.weight(),
+                                   .up_bias = up_.bias(),
+                                   .down = down_.weight(),
+                                   .down_bias = down_.bias(),
+                                   .activation = config_.activation,
+                                   .gated = config_.gated,
+                                   .clamp = config_.clamp,
+                                   .up_offset = config_.up_offset,
+                                   .chunks = chunks_},
+                                  tensor_);
+  }
   Bundle activated(Tape& tape, const Var& v) const {
     return tape.module(
         "mlp_act", {{"v", v}},
@@ -71,6 +90,8 @@ class Mlp {
   }
 
   MlpConfig config_;
+  int64_t chunks_;
+  parallel::TensorParallel tensor_;
   ColumnLinear up_;
   RowLinear down_;
 };

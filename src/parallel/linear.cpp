@@ -2,57 +2,28 @@
 
 #include "base/error.h"
 #include "parallel/collectives.h"
+#include "parallel/column_input.h"
 
 namespace megatron::parallel {
 namespace {
 
-// A column product is two nodes that share the collective in flight: its input, whose backward
-// waits for the sum of dx, and the product, whose backward begins it. The weight's gradient runs
-// between them.
-struct ColumnAttributes {
-  struct Pending {
-    PendingSum dx;
-    comm::Work x_work;
-    Tensor x;  // input of all ranks, gathered again
-  };
-  TensorParallel tp;
-  std::shared_ptr<Pending> pending = std::make_shared<Pending>();
-};
-
-void column_input_dgrad(Backward& backward) {
-  backward.attributes<ColumnAttributes>().pending->dx.wait(backward.stream());
-  if (backward.needs(0)) backward.set(0, backward.gradient(0));
-}
-
-void gather_x_again(Backward& backward, const ColumnAttributes& a) {
-  const Tensor& x = backward.saved(0);
-  a.pending->x = communication_buffer(backward.tape(), {a.tp.size() * x.size(0), x.size(1)},
-                                      x.dtype(), "column_linear, x again");
-  a.pending->x_work =
-      overlapped(a.tp).all_gather(x, a.pending->x, backward.stream(), "column_linear, x again");
-  if (a.tp.async == nullptr) a.pending->x_work.wait(backward.stream());
-}
-
 void column_product_dgrad(Backward& backward) {
-  const auto& a = backward.attributes<ColumnAttributes>();
+  const auto& input = backward.attributes<ColumnInput>();
   const Weight& weight = backward.weight(0);
-  if (a.tp.divides_tokens() && weight.parameter->trainable) gather_x_again(backward, a);
+  if (weight.parameter->trainable) input.begin_gather(backward);
   if (!backward.needs(0)) return;
   const Tensor &dy = backward.gradient(0), &w = weight.value();
-  Tensor dx = Tensor::empty(backward.tape().runtime().arena(partial_memory(a.tp)),
-                            {dy.size(0), w.size(1)}, w.dtype(), "column_linear.dx");
+  Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
   backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
-  a.pending->dx.begin(backward.tape(), dx, a.tp, "column_linear, gradient");
-  backward.set(0, a.pending->dx.result);  // valid once the input's backward has waited
+  input.begin_sum(backward, dx);
 }
 
 void column_product_wgrad(Backward& backward) {
-  const auto& a = backward.attributes<ColumnAttributes>();
-  a.pending->x_work.wait(backward.stream());
-  const Tensor x = a.tp.divides_tokens() ? a.pending->x : backward.saved(0);
-  ops::linear_weight_gradients(backward, backward.gradient(0), x);
-  a.pending->x_work = {};
-  a.pending->x = {};
+  const auto& input = backward.attributes<ColumnInput>();
+  const bool trainable = backward.weight(0).parameter->trainable;
+  ops::linear_weight_gradients(backward, backward.gradient(0),
+                               trainable ? input.gathered(backward) : Tensor());
+  input.release();
 }
 
 void row_bias_dgrad(Backward& backward) {
@@ -76,21 +47,11 @@ Var add_bias(Tape& tape, const Var& y, const Weight& bias) {
                          t);
 }
 
-Tensor whole_input(Tape& tape, const Var& x, const TensorParallel& tp) {
-  if (!tp.divides_tokens()) return x.value;
-  return gathered_rows(tape, x.value, *tp.group, "column_linear, x", MemoryClass::communication);
-}
-
 // Records the nodes of a column product.
 Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& weight,
                   const Weight& bias, const TensorParallel& tp, const Tensor& y) {
-  ColumnAttributes attributes{.tp = tp};
-  Var input = x;
-  if (x.needs_gradient()) {
-    Node node{.name = "column_linear.x", .inputs = {x.id}, .dgrad = column_input_dgrad};
-    node.attributes = attributes;
-    input = tape.record_one(std::move(node), whole);
-  }
+  ColumnInput in(tp);
+  const Var input = in.record(tape, x, whole);
   Node node{.name = "column_linear",
             .inputs = {input.id},
             .saved = {x.value},
@@ -98,13 +59,8 @@ Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& w
             .dgrad = column_product_dgrad,
             .wgrad = column_product_wgrad};
   if (bias) node.weights.push_back(bias);
-  node.attributes = std::move(attributes);
+  node.attributes = std::move(in);
   return tape.record_one(std::move(node), y);
-}
-
-Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorParallel& tp) {
-  const Var y = sum_of_parts(tape, partial, tp, "row_linear");
-  return bias ? add_bias(tape, y, bias) : y;
 }
 
 // Columns of a gathered [T, 2 k/n] that make up a rank's key (value) head: `pieces` ranks from
@@ -152,10 +108,15 @@ void gather_key_head_dgrad(Backward& backward) {
 
 }  // namespace
 
+Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorParallel& tp) {
+  const Var y = sum_of_parts(tape, partial, tp, "row_linear");
+  return bias ? add_bias(tape, y, bias) : y;
+}
+
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   const TensorParallel& tp) {
   if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
-  const Tensor whole = whole_input(tape, x, tp), &w = weight.value();
+  const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   tape.kernels().gemm(ops::linear_call(whole, weight, bias, y), tape.stream());
   return record_column(tape, x, whole, weight, bias, tp, y);
@@ -164,7 +125,7 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
 ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                              const TensorParallel& tp, bool keeps_v) {
   if (alone(tp.group)) return ops::linear_gelu(tape, x, weight, bias, keeps_v);
-  const Tensor whole = whole_input(tape, x, tp), &w = weight.value();
+  const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   const Shape shape{whole.size(0), w.size(0)};
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");

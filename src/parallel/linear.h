@@ -30,6 +30,10 @@ Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bia
 Var row_linear(Tape& tape, const ops::Gelu& g, const Weight& weight, const Weight& bias,
                const TensorParallel& tp);
 
+// The second half of row_linear: adds up `partial`, each rank's x w^T, over the ranks, + bias. Only
+// for several ranks.
+Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorParallel& tp);
+
 // Gathers key and value heads if there are more ranks than key heads. qkv [T, q + 2 k/n] holds the
 // queries of this rank's heads and an equal share [k/n] of the k key columns (heads times head
 // size, of all ranks together) and of the value columns. Returns [T, q + 2 head_size]: the whole

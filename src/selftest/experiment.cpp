@@ -59,6 +59,7 @@ std::string Layout::str() const {
   if (etp > 0) text += fmt::format(", ETP {}", etp);
   if (instances > 1) text += fmt::format(" in {} instances", instances);
   text += recompute_text(recompute);
+  if (mlp_chunks > 1) text += fmt::format(", MLP in {} chunks", mlp_chunks);
   if (overlap) text += ", overlap";
   if (pipeline.parts > 1) text += " of two micro-batches";
   if (ep > 1 && dispatcher == parallel::TokenDispatcher::alltoall) text += ", all-to-all";
@@ -91,7 +92,8 @@ training::ModelLayout Layout::model_layout() const {
 struct Experiment::Trial {
   Trial(const Experiment& e, const Layout& layout, optim::Method method, comm::Group& world)
       : runtime({e.device_, 0}, layout.threads),
-        model(e.model_, e.type_, 3, layout.model_layout(), world, runtime,
+        model(e.model_->with({.mlp_chunks = layout.mlp_chunks}), e.type_, 3, layout.model_layout(),
+              world, runtime,
               {.loss_scope = e.scope_,
                .objective = e.objective_,
                .recompute = layout.recompute,

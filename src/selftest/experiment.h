@@ -27,6 +27,7 @@ struct Layout {
   parallel::Sharding sharding = parallel::Sharding::none;
   int instances = 1;
   models::RecomputeOptions recompute;
+  int64_t mlp_chunks = 1;
   bool overlap = false;
   parallel::TokenDispatcher dispatcher = parallel::TokenDispatcher::allgather;
   parallel::ContextExchange exchange = parallel::ContextExchange::p2p;

@@ -204,6 +204,7 @@ class Rules {
     add({kTensor, kContext, kPipeline, kData}, &Check::ranks);
     add({kPipeline, kSchedule, kOffload}, &Check::offload);
     add({kPipeline, kSchedule, kRecompute}, &Check::recompute);
+    add({kSchedule, kSharding, kRecompute}, &Check::recompute, {{kPipeline, 1}});
     add({kPipeline, kSchedule, kData, kMicroBatch}, &Check::micro_batches);
     add({kTensor, kSequence, kExpert, kExpertTensor}, &Check::sizes);
     add({kTensor, kSequence, kContext, kPipeline, kSchedule, kData, kSharding, kInstances,
@@ -260,7 +261,7 @@ const std::vector<Factor>& layout_factors() {
       {"dp", {"1", "2", "3", "4"}},
       {"sharding", {"no_shard", "optim", "optim_grads", "optim_grads_params"}},
       {"instances", {"1", "2"}},
-      {"recompute", {"none", "selective", "full-uniform", "full-block"}},
+      {"recompute", {"none", "selective", "full-uniform", "full-block", "mlp-chunks"}},
       {"overlap", {"off", "on"}},
       {"offload", {"none", "optimizer", "activations"}},
       {"model", {"llama", "gpt2", "experts"}},
@@ -302,6 +303,7 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
     result.recompute.method = recompute.substr(5);
     result.recompute.num_layers = 1;
   }
+  if (recompute == "mlp-chunks") result.recompute.mlp_chunks = 3;
   result.offload.optimizer = value(row, kOffload) == "optimizer";
   result.offload.num_layers = value(row, kOffload) == "activations" ? 1 : 0;
   result.data_parallel = number(row, kData);

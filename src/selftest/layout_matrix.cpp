@@ -25,6 +25,7 @@ Layout layout_of(const LayoutSettings& s) {
           .sharding = s.parallel.sharding(),
           .instances = static_cast<int>(s.parallel.optimizer_instances),
           .recompute = s.recompute.options(),
+          .mlp_chunks = s.recompute.mlp_chunks,
           .overlap = s.parallel.overlap_grad_reduce,
           .dispatcher = s.parallel.ranks_options(kLimits.num_layers).dispatcher,
           .exchange = s.parallel.context_exchanges().at(0),

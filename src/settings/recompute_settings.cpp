@@ -66,6 +66,13 @@ void RecomputeSettings::fields(Fields& f) {
       "distribute-saved-activations", &distribute, true,
       "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "
       "saves a slice of the inputs, which are gathered in backward");
+  f.add("mlp-chunks-for-training", &mlp_chunks,
+        "process the tokens of a micro-batch in this many chunks, one after another, in "
+        "feed-forward blocks (except experts and shared experts), and save only the blocks' "
+        "inputs; backward computes the first linear layer twice again, once per chunk of tokens "
+        "and once per slice of the width, so that gradients have the same bits on a CPU; chunks "
+        "need not be equal")
+      .within(1, 65536);
 }
 
 void RecomputeSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {

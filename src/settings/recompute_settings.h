@@ -17,6 +17,7 @@ struct RecomputeSettings {
   std::optional<int64_t> num_layers;
   std::vector<std::string> modules;
   bool distribute = false;
+  int64_t mlp_chunks = 1;
 
   void fields(Fields& fields);
   // Throws Error naming the values and flags that cannot be combined, and what to change; adds a

@@ -233,6 +233,11 @@ const std::vector<Rule> kRules = {
     {memory, "cpu-offloading-num-layers", "recompute-activations",
      "--cpu-offloading-num-layers {value} offloads saved activations, but recomputation does not "
      "save them; drop it, or --recompute-granularity and --recompute-activations"},
+    {memory, "mlp-chunks-for-training", "zero-bubble & sharding=optim_grads_params",
+     "--mlp-chunks-for-training {value} computes weight gradients from the parameters again, but "
+     "with --pipeline-schedule {pipeline-schedule} and --data-parallel-sharding-strategy "
+     "optim_grads_params they are dropped before; use 1f1b, interleaved or optim_grads, or leave "
+     "one out"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
      "--{flag} pairs a forward pass with a backward pass, which --pipeline-schedule "
      "{pipeline-schedule} does not do; use 1f1b or interleaved"},

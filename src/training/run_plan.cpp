@@ -80,6 +80,7 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
                         .attention_dropout = s.shape.attention_dropout,
                         .router = s.shape.moe.training()});
   }
+  model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
   models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens, but the tokenizer has {}; they do not match{}",

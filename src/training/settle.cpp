@@ -310,6 +310,11 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
     most = std::max(most, part.layers);
   }
   s.recompute.check(most, notes);
+  MG_CHECK(s.recompute.mlp_chunks == 1 || model->facts().feed_forward,
+           "--mlp-chunks-for-training is {}, but all feed-forward blocks of the model are experts, "
+           "which have no chunks: leave it out, or recompute them (--recompute-granularity "
+           "selective --recompute-modules moe)",
+           s.recompute.mlp_chunks);
   s.offload.check(least, notes);
   settings::check_rules(settings::RuleScope::memory, s);
   settings::check_rules(settings::RuleScope::layout, s);

@@ -153,7 +153,7 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
                                          output_init(place.model), place.seed);
   return std::make_unique<MlpSublayer>(builder, name, place.model.hidden_size,
                                        std::get<nn::MlpConfig>(value), matrix_init(place.model),
-                                       output_init(place.model));
+                                       output_init(place.model), place.model.mlp_chunks);
 }
 
 template <class Value>

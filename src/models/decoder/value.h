@@ -72,6 +72,7 @@ struct DecoderValue {
 
   double hidden_dropout = 0, attention_dropout = 0;
   nn::RouterTraining router;
+  int64_t mlp_chunks = 1;  // of tokens in feed-forward blocks without experts (nn/mlp.h)
   // Initial values: standard deviation of matrices, divided by sqrt(2 x layers) for those that
   // produce the output of a block; of the embeddings, if it differs; or Glorot & Bengio 2010.
   double init_method_std = 0.02;

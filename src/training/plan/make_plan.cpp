@@ -159,10 +159,11 @@ void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const setting
   const plan::ExpertFill fill = fill_of(p, options);
   const plan::StepWork work = plan::filled(run.work(), fill);
   plan::StepWork keeping = work;
-  if (s.recompute.any()) {
+  if (s.recompute.any() || s.recompute.mlp_chunks > 1) {
     settings::TrainSettings without = s;
     without.recompute = {};
-    MetaRun again(without, model, rank);
+    const models::Model unchunked = model->with({.mlp_chunks = 1});
+    MetaRun again(without, unchunked, rank);
     again.run(0, {}, false);
     keeping = plan::filled(again.work(), fill);
   }

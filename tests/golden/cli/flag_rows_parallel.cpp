@@ -111,6 +111,7 @@ std::vector<FlagRow> memory_flags() {
        "--recompute-num-layers 1"},
       {"recompute-modules", "memory", "--recompute-modules mlp",
        "--recompute-granularity selective", "--recompute-modules core_attn"},
+      {"mlp-chunks-for-training", "memory", "--mlp-chunks-for-training 4"},
       {"distribute-saved-activations", "memory", "--distribute-saved-activations",
        full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
       {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},

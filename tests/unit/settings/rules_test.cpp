@@ -130,6 +130,11 @@ const std::vector<Broken> kBroken = {
      "--recompute-modules chooses parts of layers, but --recompute-granularity full"},
     {memory, "--recompute-modules mlp",
      "--recompute-modules chooses parts of layers, but nothing is recomputed"},
+    {memory,
+     "--mlp-chunks-for-training 4 --pipeline-schedule zb-h1 --data-parallel-sharding-strategy "
+     "optim_grads_params",
+     "--mlp-chunks-for-training 4 computes weight gradients from the parameters again, but with "
+     "--pipeline-schedule zb-h1"},
     {memory, "--recompute-granularity full --distribute-saved-activations",
      "--distribute-saved-activations shards saved activations over"},
     {memory,
