@@ -31,7 +31,7 @@ int plan(const Arguments& arguments) {
   settings::TrainSettings settings;
   Fields fields = settings.fields();
   bool json = false;
-  training::PlanOptions options{.time = true};
+  training::PlanOptions options{.time = true, .exchanges = true};
   std::optional<int64_t> ranks_here;
   const size_t of_train = fields.all().size();
   fields.begin_group("output");

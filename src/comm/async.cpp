@@ -117,6 +117,7 @@ class AsyncGroup final : public WrappedGroup {
   }
 
   Work make(GroupCall call, Stream& stream) override {
+    call.overlaps = true;
     if (immediate() || !stream.device().has_data()) return group_.make(std::move(call), stream);
     return hand_over(std::move(call), stream);
   }

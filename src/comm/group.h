@@ -47,6 +47,7 @@ struct GroupCall {
   Reduce op = Reduce::sum;
   int peer = -1;                                         // root, to or from
   std::span<const int64_t> send_counts, receive_counts;  // of all_to_all
+  bool overlaps = false;  // made by a group whose calls overlap with compute (comm/async.h)
 
   bool reduces() const {
     return operation == Operation::all_reduce || operation == Operation::reduce_scatter;

@@ -67,13 +67,19 @@ class Observed final : public WrappedGroup {
   }
 
   Work make(GroupCall c, Stream& stream) override {
-    const int64_t bytes = std::max(c.in.bytes(), c.out.defined() ? c.out.bytes() : 0);
-    return reported(name(c.operation), c.name, bytes,
-                    [&] { return group_.make(std::move(c), stream); });
+    Traffic traffic{.collective = name(c.operation),
+                    .call = c.name,
+                    .bytes = std::max(c.in.bytes(), c.out.defined() ? c.out.bytes() : 0),
+                    .overlaps = c.overlaps};
+    if (c.operation == Operation::all_to_all && c.in.bytes() > 0) {
+      const int64_t row = c.in.bytes() / c.in.size(0);
+      traffic.to_others = c.in.bytes() - row * c.send_counts[static_cast<size_t>(rank())];
+    }
+    return reported(traffic, [&] { return group_.make(std::move(c), stream); });
   }
 
   void barrier(std::string_view call) override {
-    reported("barrier", call, 0, [&] {
+    reported({.collective = "barrier", .call = call}, [&] {
       group_.barrier(call);
       return Work();
     });
@@ -106,8 +112,8 @@ class Observed final : public WrappedGroup {
   };
 
   template <class F>
-  Work reported(std::string_view collective, std::string_view call, int64_t bytes, F&& run) {
-    Traffic traffic{.collective = collective, .call = call, .ranks = size(), .bytes = bytes};
+  Work reported(Traffic traffic, F&& run) {
+    traffic.ranks = size();
     traffic.began = now_seconds();
     Work work = [&] {
       const OwnSeconds seconds(*this);

@@ -45,7 +45,8 @@ double sent_bytes(const Traffic& traffic) {
   const double bytes = static_cast<double>(traffic.bytes);
   const double others = static_cast<double>(traffic.ranks - 1) / traffic.ranks;
   if (c == "all_reduce") return 2 * others * bytes;
-  if (c == "all_gather" || c == "reduce_scatter" || c == "all_to_all") return others * bytes;
+  if (c == "all_gather" || c == "reduce_scatter") return others * bytes;
+  if (c == "all_to_all") return static_cast<double>(traffic.to_others);
   if (c == "broadcast" || c == "send") return bytes;
   MG_ASSERT(c == "recv" || c == "barrier" || c == "split");
   return 0;

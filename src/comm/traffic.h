@@ -14,12 +14,14 @@ struct Traffic {
   std::string_view call;        // its name
   int ranks = 1;                // of the group
   int64_t bytes = 0;            // of the rank's own tensor: the larger of input and output
+  int64_t to_others = 0;        // of all_to_all: bytes whose destination is another rank
+  bool overlaps = false;        // made by a group whose calls overlap with compute (comm/async.h)
   double began = 0, ended = 0;  // seconds of the steady clock (base/clock.h)
 };
 
 // Bytes that the calling rank sends over its link by the best known algorithm: 2 (n-1)/n of
-// all_reduce's bytes, (n-1)/n of all_gather's, reduce_scatter's and all_to_all's, all of
-// broadcast's and send's, 0 of recv's and barrier's (Thakur et al. 2005).
+// all_reduce's bytes, (n-1)/n of all_gather's and reduce_scatter's, all of broadcast's and send's,
+// all_to_all's to other ranks, 0 of recv's and barrier's (Thakur et al. 2005).
 double sent_bytes(const Traffic& traffic);
 
 class TrafficListener {

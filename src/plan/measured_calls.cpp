@@ -12,7 +12,7 @@ bool alike(const WorkItem& a, const WorkItem& b) {
 
 bool alike(const CollectiveItem& a, const CollectiveItem& b) {
   return a.collective == b.collective && a.call == b.call && a.ranks == b.ranks &&
-         a.bytes == b.bytes;
+         a.bytes == b.bytes && a.to_others == b.to_others;
 }
 
 template <class Item>

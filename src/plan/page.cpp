@@ -64,8 +64,8 @@ std::string page(const Plan& plan, const PageStyle& style) {
   std::string text = fmt::format("{}\n{}\nStep: {}\n", plan.model, layout(plan), batch(plan));
   for (const std::string& section :
        {derived_section(plan), parameter_section(plan), memory_section(plan, style),
-        experts_section(plan), flops_section(plan), traffic_section(plan), kernel_section(plan),
-        time_section(plan), assumed_section(plan)}) {
+        experts_section(plan), flops_section(plan), traffic_section(plan), context_section(plan),
+        kernel_section(plan), time_section(plan), assumed_section(plan)}) {
     if (!section.empty()) text += "\n" + section;
   }
   return text;

@@ -22,6 +22,7 @@ std::string memory_section(const Plan& plan, const PageStyle& style);
 std::string experts_section(const Plan& plan);
 std::string flops_section(const Plan& plan);
 std::string traffic_section(const Plan& plan);
+std::string context_section(const Plan& plan);
 std::string kernel_section(const Plan& plan);
 std::string time_section(const Plan& plan);
 std::string assumed_section(const Plan& plan);

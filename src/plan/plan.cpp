@@ -14,6 +14,13 @@ int64_t Plan::parameter_count() const {
   return sum;
 }
 
+const ContextExchange* ContextExchanges::cheapest() const {
+  const ContextExchange* least = nullptr;
+  for (const ContextExchange& e : all)
+    if (e.refused.empty() && (least == nullptr || e.sent < least->sent)) least = &e;
+  return least;
+}
+
 namespace {
 
 int64_t offloaded(const MemoryUse& use) {

@@ -38,6 +38,25 @@ struct TrafficWork {
   double bytes = 0, sent = 0;  // see comm/traffic.h
 };
 
+// A run in which all layers exchange the tokens of context-parallel ranks in one way
+// (--cp-comm-type), as rank 0 executes it.
+struct ContextExchange {
+  std::string name;     // "p2p"
+  std::string refused;  // why the run cannot have it; "": it can, and the other values are set
+  int64_t calls = 0;    // in a step
+  // Bytes on the rank's link in a step, and those of calls that overlap with compute.
+  double sent = 0, overlapped = 0;
+  int64_t activations = 0;  // bytes of activations and of buffers for communication
+};
+// All ways in which a run with context parallelism can exchange tokens.
+struct ContextExchanges {
+  int64_t layers = 0;  // of rank 0
+  std::vector<ContextExchange> all;
+  std::vector<std::string> given;  // of the run: one for all layers, or one per layer
+
+  const ContextExchange* cheapest() const;  // sends the fewest bytes; null: all are refused
+};
+
 struct FlopCount {
   std::string formula;  // plan/flops.h
   double flops = 0;     // per step: all ranks, forward and backward
@@ -145,7 +164,8 @@ struct Plan {
   double peak = 0;                     // FLOP/s of matrix products over all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
-  std::optional<ExpertRows> experts;  // set for a model with experts
+  std::optional<ContextExchanges> exchanges;  // set if they were compared
+  std::optional<ExpertRows> experts;          // set for a model with experts
   std::vector<ExpertLoad>
       // The load of the other figures, and the worst; empty if the figures have full buffers.
       loads;

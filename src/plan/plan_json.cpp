@@ -110,6 +110,24 @@ Json traffic(const Plan& plan) {
   return list;
 }
 
+Json context_exchanges(const Plan& plan) {
+  if (!plan.exchanges) return Json();
+  Json::Array all;
+  for (const ContextExchange& e : plan.exchanges->all) {
+    const bool runs = e.refused.empty();
+    all.push_back(Json::Object{{"exchange", e.name},
+                               {"calls", runs ? Json(e.calls) : Json()},
+                               {"sent", runs ? Json(whole(e.sent)) : Json()},
+                               {"overlapped", runs ? Json(whole(e.overlapped)) : Json()},
+                               {"activations", runs ? Json(e.activations) : Json()},
+                               {"refused", runs ? Json() : Json(e.refused)}});
+  }
+  const ContextExchange* cheapest = plan.exchanges->cheapest();
+  return Json::Object{{"layers", plan.exchanges->layers},
+                      {"all", std::move(all)},
+                      {"cheapest", cheapest == nullptr ? Json() : Json(cheapest->name)}};
+}
+
 std::string_view bound_name(ExpertRows::Bound bound) {
   switch (bound) {
     case ExpertRows::Bound::expert_capacity: return "expert_capacity";
@@ -200,6 +218,7 @@ Json to_json(const Plan& plan) {
                       {"experts", experts(plan)},
                       {"flops", std::move(flops)},
                       {"traffic", traffic(plan)},
+                      {"context_exchanges", context_exchanges(plan)},
                       {"kernels", kernels(plan)},
                       {"time", time(plan)},
                       {"derived", derived(plan)}};

@@ -108,12 +108,16 @@ void Recorder::communicated(const comm::Traffic& traffic) {
   key_ += traffic.call;
   put(key_, traffic.ranks);
   put(key_, traffic.bytes);
+  put(key_, traffic.to_others);
+  put(key_, traffic.overlaps);
   const auto [found, is_new] = collectives_.try_emplace(key_, work_.collectives.size());
   if (is_new) {
     work_.collectives.push_back({.collective = std::string(traffic.collective),
                                  .call = std::string(traffic.call),
                                  .ranks = traffic.ranks,
-                                 .bytes = traffic.bytes});
+                                 .bytes = traffic.bytes,
+                                 .to_others = traffic.to_others,
+                                 .overlaps = traffic.overlaps});
   }
   ++work_.collectives[found->second].calls;
 }
@@ -140,6 +144,14 @@ StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less
   extend(work.kernels, of_less.kernels);
   extend(work.collectives, of_less.collectives);
   return work;
+}
+
+double CollectiveItem::sent() const {
+  return comm::sent_bytes({.collective = collective,
+                           .call = call,
+                           .ranks = ranks,
+                           .bytes = bytes,
+                           .to_others = to_others});
 }
 
 std::vector<KernelWork> kernel_work(const StepWork& work, std::span<const double> seconds) {
@@ -177,10 +189,7 @@ std::vector<TrafficWork> traffic_work(const StepWork& work) {
     const auto calls = static_cast<double>(item.calls);
     found->calls += item.calls;
     found->bytes += calls * static_cast<double>(item.bytes);
-    found->sent += calls * comm::sent_bytes({.collective = item.collective,
-                                             .call = item.call,
-                                             .ranks = item.ranks,
-                                             .bytes = item.bytes});
+    found->sent += calls * item.sent();
   }
   return sums;
 }

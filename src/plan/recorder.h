@@ -47,6 +47,10 @@ struct CollectiveItem {
   int ranks = 1;
   int64_t bytes = 0;
   int64_t calls = 0;
+  int64_t to_others = 0;  // see comm/traffic.h
+  bool overlaps = false;
+
+  double sent() const;  // per call
 };
 
 struct StepWork {

@@ -19,6 +19,7 @@
 #include "plan/shortage.h"
 #include "plan/step_time.h"
 #include "report/log/machine.h"
+#include "training/plan/compare_exchanges.h"
 #include "training/plan/many_layers.h"
 #include "training/plan/meta_run.h"
 #include "training/plan/suggestions.h"
@@ -415,6 +416,7 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
   if (options.skew_given) check_skew(*options.expert_skew, p.experts);
   if (options.expert_skew && p.experts)
     p = at_expected_load(p, settled, model, vocabulary, compared, consumed);
+  if (options.exchanges) p.exchanges = compare_exchanges(settled, model);
   if (p.fits()) return p;
   const PlanOptions of_suggestions{
       .samples = false, .device_memory = options.device_memory, .recipe = options.recipe};

@@ -20,6 +20,7 @@ struct PlanOptions {
   // fit.
   bool time = false;
   bool samples = true;  // include the needs of --sample-interval
+  bool exchanges = false;  // compare all ways to exchange tokens of context-parallel ranks
   // Memory of a GPU in GiB; default: that of this machine's smallest GPU or, without any, of the
   // GPU that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;

@@ -82,6 +82,33 @@ TEST(PlanPage, UnknownIsToldSo) {
       contains(text, "  all                        186   295 GFLOP  9.30 GB     n/a    n/a\n"));
 }
 
+TEST(PlanPage, ComparesExchanges) {
+  Plan plan = small_plan();
+  plan.exchanges = {.layers = 4,
+                    .all = {{.name = "p2p",
+                             .calls = 40,
+                             .sent = 1.6e7,
+                             .overlapped = 1.6e7,
+                             .activations = 210000000},
+                            {.name = "all_gather", .calls = 32, .sent = 8e6, .activations = 230000000},
+                            {.name = "a2a", .refused = "2 heads among 4 ranks"}},
+                    .given = {"p2p"}};
+  const std::string text = page(plan, {.blocks = false});
+  EXPECT_TRUE(contains(text, R"(
+Exchange of tokens (--cp-comm-type)  per layer  per step  overlapped  activations
+  p2p (this run)                       2.00 MB   16.0 MB      100.0%       210 MB
+  all_gather                           1.00 MB   8.00 MB        0.0%       230 MB
+  a2a: 2 heads among 4 ranks
+  Bytes sent, per layer of a micro-batch and per step; all_gather sends the fewest
+)")) << text;
+  const Json json = Json::parse(to_json(plan).dump());
+  const Json& exchanges = json["context_exchanges"];
+  EXPECT_EQ(exchanges["cheapest"].as_string(), "all_gather");
+  EXPECT_EQ(exchanges["all"].as_array()[0]["overlapped"].as_integer(), 16000000);
+  EXPECT_TRUE(exchanges["all"].as_array()[2]["sent"].is_null());
+  EXPECT_TRUE(to_json(small_plan())["context_exchanges"].is_null());
+}
+
 TEST(PlanPage, SaysWhatWouldHelp) {
   Plan plan = small_plan();
   plan.machine = 300'000'000;
