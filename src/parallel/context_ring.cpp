@@ -1,6 +1,8 @@
 // B sequences, S' tokens of each on a rank; N query heads, K key heads, D head size; n ranks.
 #include <fmt/core.h>
 
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -151,20 +153,64 @@ void ring_dgrad(Backward& backward) {
   RingBackward(backward, backward.attributes<RingAttributes>()).run();
 }
 
+// The queries from `first` on see the first `keys` keys of a block; if causal, those up to
+// themselves.
+struct SeenKeys {
+  int64_t first = 0, keys = 0;
+  bool causal = false;
+};
+
+// A rank holds an early and a late chunk of each sequence, of equal size. Its own block is like a
+// sequence. All its queries see the early chunk of the ranks before it, whose late chunk follows
+// both of its own; its late queries see all of the block of a rank behind it. Attention to whole
+// chunks needs no positions, so that libraries take it. Null: which keys are seen depends on more.
+std::optional<SeenKeys> seen_keys(const ContextRanks& ranks, int source,
+                                  const ops::AttentionOptions& options) {
+  if (options.window_start.defined() || options.window > 0 || options.chunk > 0 ||
+      options.dropout.p > 0 || ranks.length() % (2 * ranks.size()) != 0)
+    return std::nullopt;
+  const int64_t held = ranks.held();
+  if (source == ranks.rank() || !options.causal) return SeenKeys{0, held, options.causal};
+  return source < ranks.rank() ? SeenKeys{.keys = held / 2}
+                               : SeenKeys{.first = held / 2, .keys = held};
+}
+
 struct Attended {
   Tensor out, lse;
 };
 
 // Attention of the held queries to one block.
-Attended attend(Tape& tape, const Tensor& q, const Block& block, kernels::AttentionArgs args) {
-  const DType sums = kernels::accumulator(q.dtype());
+Attended attend(Tape& tape, const Tensor& q, const Block& block, kernels::AttentionArgs args,
+                const std::optional<SeenKeys>& seen) {
+  const auto lse_of = [&](int64_t queries) {
+    return tape.empty({q.size(0), q.size(2), queries}, kernels::accumulator(q.dtype()),
+                      "context.part_lse");
+  };
+  const Attended part{tape.empty(q.shape(), q.dtype(), "context.part"), lse_of(q.size(1))};
   args.q = q;
   args.k = block.k();
   args.v = block.v();
-  args.out = tape.empty(q.shape(), q.dtype(), "context.part");
-  args.lse = tape.empty({q.size(0), q.size(2), q.size(1)}, sums, "context.part_lse");
+  args.out = part.out;
+  args.lse = part.lse;
+  const int64_t first = seen ? seen->first : 0, queries = q.size(1) - first;
+  if (seen) {
+    args.q_positions = args.k_positions = {};
+    args.causal = seen->causal;
+    args.k = args.k.slice(1, 0, seen->keys);
+    args.v = args.v.slice(1, 0, seen->keys);
+  }
+  if (first > 0) {
+    tape.kernels().fill({.out = part.out, .value = 0}, tape.stream());
+    tape.kernels().fill({.out = part.lse, .value = -std::numeric_limits<double>::infinity()},
+                        tape.stream());
+    args.q = q.slice(1, first, queries);
+    args.out = part.out.slice(1, first, queries);
+    args.lse = lse_of(queries);
+  }
   tape.kernels().attention(args, tape.stream());
-  return {args.out, args.lse};
+  if (first > 0)
+    tape.kernels().copy({.x = args.lse, .out = part.lse.slice(2, first, queries)}, tape.stream());
+  return part;
 }
 
 }  // namespace
@@ -187,7 +233,8 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
       passing = ring.pass(tape, block, next, "keys and values", step + 1);
     }
     args.k_positions = ranks.indices(ring.source(step));
-    const auto [part, part_lse] = attend(tape, q, block, args);
+    const auto [part, part_lse] =
+        attend(tape, q, block, args, seen_keys(ranks, ring.source(step), options));
     args.sinks = {};  // sinks count once, with the first block
     if (step == 0) {
       sum = of_type(tape, part, sums, "context.sum");

@@ -293,9 +293,11 @@ bool has_ring(const MatrixRow& row) {
   using enum parallel::ContextExchange;
   return row.layout.cp > 1 && row.layout.exchange != all_gather && row.layout.exchange != a2a;
 }
-// True if attention is told which tokens its queries are.
+// True if attention is told which tokens its queries are: in the ring only for dropout, which the
+// GPT-2 has.
 bool has_positions(const MatrixRow& row) {
-  return row.layout.cp > 1 && row.layout.exchange != parallel::ContextExchange::a2a;
+  return (has_ring(row) && row.model == 1) ||
+         (row.layout.cp > 1 && row.layout.exchange == parallel::ContextExchange::all_gather);
 }
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
 bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }

@@ -55,8 +55,11 @@ class Products final : public kernels::Observer {
   void after(const kernels::Call& call) override {
     if (call.kernel == "gemm")
       lines_.push_back(call.form == 2 ? "y" : call.form == 0 ? "dx" : "dw");
-    if (call.kernel.starts_with("vocabulary") || call.kernel.starts_with("attention"))
-      lines_.emplace_back(call.kernel);
+    if (call.kernel.starts_with("vocabulary")) lines_.emplace_back(call.kernel);
+    if (!call.kernel.starts_with("attention")) return;
+    const bool by_positions = std::ranges::any_of(
+        call.operands, [](const kernels::Operand& o) { return o.name == "q_positions"; });
+    lines_.push_back(std::string(call.kernel) + (by_positions ? " by positions" : ""));
   }
 
  private:
@@ -184,7 +187,7 @@ Lines ring_lines() {
 }
 
 // The next block travels while attention reads this one, and so do the gradients of the block
-// before.
+// before. Attention to whole chunks of tokens needs no positions.
 TEST(Overlap, BlocksOfTheRingTravelBesideAttention) {
   const auto keys = [](int block) {
     return fmt::format("context, keys and values, block {}", block);
@@ -198,15 +201,15 @@ TEST(Overlap, BlocksOfTheRingTravelBesideAttention) {
   Lines expected = forward;
   const Lines backward{"backward",
                        "begin " + keys(1),
-                       "attention_backward",
+                       "attention_backward by positions",
                        "begin " + gradients(0),
                        "wait " + keys(1),
                        "begin " + keys(2),
-                       "attention_backward",
+                       "attention_backward by positions",
                        "wait " + gradients(0),
                        "begin " + gradients(1),
                        "wait " + keys(2),
-                       "attention_backward",
+                       "attention_backward by positions",
                        "wait " + gradients(1),
                        "begin " + gradients(2),
                        "wait " + gradients(2)};

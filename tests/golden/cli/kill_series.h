@@ -1,5 +1,6 @@
-// kill -9 at random moments of a run that saves often, and the same command again, until the run is
-// done; so often as is said, and until a third of the kills came inside a save.
+// kill -9 at random moments of a run that saves often, and the same command again, or one with
+// another layout, until the run is done; so often as is said, and until a third of the kills came
+// inside a save.
 #pragma once
 
 #include <fmt/core.h>
