@@ -60,10 +60,12 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const parallel::
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
 }
 
-// Bytes of a batch with all of its tokens.
+// Bytes of a batch with all of its tokens. A context-parallel rank reads whole sequences, and has
+// an index and a segment start for each token besides the values of its own.
 int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
-  return batch.layout.rows() * 4 * (batch.segment_starts.empty() ? 4 : 5) +
-         batch.layout.sequences * 8;
+  const int64_t confined = batch.segment_starts.empty() ? 0 : 1,
+                divided = batch.layout.ranks > 1 ? 1 + confined : 0;
+  return batch.layout.sequences * (batch.layout.length * 4 * (4 + confined + divided) + 8);
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one

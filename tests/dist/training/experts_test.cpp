@@ -194,7 +194,7 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
           std::string("--ranks 2 --context-parallel-size 2 --cp-comm-type all_gather "
                       "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"),
           std::string("--ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 "
-                      "--sequence-parallel --expert-tensor-parallel-size 1 --micro-batch-size 1 "
+                      "--sequence-parallel --expert-tensor-parallel-size 1 "
                       "--moe-pad-expert-input-to-capacity")}) {
       SCOPED_TRACE(layout);
       const TrainResult found = run(settings(std::to_string(number++), flags + layout));
