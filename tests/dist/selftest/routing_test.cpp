@@ -65,6 +65,7 @@ TEST_P(Routing, DoesNotDependOnTheLayout) {
                 {.cp = 2, .micro_batch = 2},
                 {.cp = 2, .ep = 2, .recompute = layers(), .micro_batch = 2},
                 {.tp = 2, .cp = 2, .etp = 1, .sequence = true, .micro_batch = 2},
+                {.tp = 4, .etp = 1, .sequence = true, .micro_batch = 2},
                 {.pipeline = two_stages(), .micro_batch = 2},
                 {.pipeline = two_stages(), .recompute = layers(), .micro_batch = 2},
                 {.recompute = layers(), .micro_batch = 2},
