@@ -2,13 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace megatron::plan {
 
 std::optional<ExpertRows> expert_rows(const StepWork& work, int64_t experts) {
+  std::vector<const WorkItem*> calls;
+  for (const WorkItem& item : work.kernels)
+    if (item.kernel == "expert_rows" && item.calls > 0) calls.push_back(&item);
+  // If ranks gather what they need to drop choices over whole sequences (nn::Router::kept), the
+  // first call does that.
+  const bool drops = std::ranges::any_of(work.collectives, [](const CollectiveItem& item) {
+    return item.call == "expert capacity";
+  });
+  if (drops && calls.size() > 1) calls.erase(calls.begin());
   std::optional<ExpertRows> found;
-  for (const WorkItem& item : work.kernels) {
-    if (item.kernel != "expert_rows" || item.calls == 0) continue;
+  for (const WorkItem* call : calls) {
+    const WorkItem& item = *call;
     const Shape& choices = item.operand("experts").shape;
     const int64_t held = item.operand("offsets").shape[0] - 1,
                   room = item.operand("slots").shape[0];

@@ -72,6 +72,17 @@ TEST_F(ExpertRowsTest, OfOneRankTheFullestExpertHasMoreOfAsMany) {
   EXPECT_FALSE(expert_rows(recorder_.take(), 8).has_value()) << "a step without such calls";
 }
 
+// The first of two calls drops choices over whole sequences, of which the rank has a half.
+TEST_F(ExpertRowsTest, AreNotThoseOfTheCallThatDropsChoices) {
+  layer(128, 2, 8, 192);
+  layer(64, 2, 8, 96);
+  StepWork work = recorder_.take();
+  EXPECT_EQ(expert_rows(work, 8)->room, 192);
+  work.collectives.push_back({.collective = "all_gather", .call = "expert capacity", .ranks = 2});
+  EXPECT_EQ(expert_rows(work, 8)->room, 96);
+  EXPECT_EQ(expert_rows(work, 8)->even, 128);
+}
+
 TEST_F(ExpertRowsTest, ProductsOfFewerRowsCostLess) {
   layer(64, 2, 2, 128);
   const StepWork work = recorder_.take();
