@@ -71,14 +71,14 @@ void RecomputeSettings::fields(Fields& f) {
         "feed-forward blocks (except experts and shared experts), and save only the blocks' "
         "inputs; backward computes the first linear layer twice again, once per chunk of tokens "
         "and once per slice of the width, so that gradients have the same bits on a CPU; chunks "
-        "need not be equal")
-      .within(1, 65536);
+        "need not be equal");
 }
 
 void RecomputeSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {
   MG_CHECK(!granularity || *granularity == "full" || *granularity == "selective",
            "--recompute-granularity is '{}'; it must be full or selective",
            granularity.value_or(""));
+  MG_CHECK(mlp_chunks >= 1, "--mlp-chunks-for-training is {}; it must be at least 1", mlp_chunks);
   for (const std::string& module : modules) check_module(module);
   MG_CHECK(!method || *method == "uniform" || *method == "block",
            "--recompute-method is '{}'; it must be uniform or block", method.value_or(""));

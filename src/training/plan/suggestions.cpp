@@ -10,6 +10,7 @@
 #include "parallel/schedule.h"
 #include "plan/figures.h"
 #include "plan/known_gpus.h"
+#include "settings/rules.h"
 #include "training/plan/meta_run.h"
 
 namespace megatron::training {
@@ -130,17 +131,17 @@ class Suggestions {
   int64_t last_batch() const { return s_.batch.schedule.batch(last_stage(s_)); }
 
   // The model of changed settings: built from their flags if flags give the shape, otherwise the
-  // run's model with their router training.
+  // run's model with what training changes in it.
   models::Model model_of(const TrainSettings& s) const {
-    if (s.run.model || !s_.shape.num_layers) {
-      const nn::RouterTraining router = s.shape.moe.training();
-      return router == s_.shape.moe.training() ? model_ : model_->with({.router = router});
-    }
+    if (s.run.model || !s_.shape.num_layers)
+      return model_->with(
+          {.router = s.shape.moe.training(), .mlp_chunks = s.recompute.mlp_chunks});
     models::ModelFlags flags = s.shape;
     flags.vocab_size = model_->vocab_size();
     if (s.shape.vocab_size && s_.shape.vocab_size)
       *flags.vocab_size += *s.shape.vocab_size - *s_.shape.vocab_size;
-    return models::model_from_flags(flags, *s.batch.seq_length);
+    return models::model_from_flags(flags, *s.batch.seq_length)
+        ->with({.mlp_chunks = s.recompute.mlp_chunks});
   }
 
   // Plans the settings with a constant global batch: the last one of the run, or that of a flag.
@@ -157,6 +158,7 @@ class Suggestions {
       std::vector<SettingNote> notes;
       s.parallel.check(s.runtime.rank_count(), model->num_layers(),
                        s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
+      settings::check_rules(settings::RuleScope::memory, s);
       return plan_of_(s, model);
     } catch (const Error&) {
       return std::nullopt;
@@ -194,6 +196,8 @@ class Suggestions {
     const int replicas = s_.data_parallel();
     if (replicas % 2 == 0)
       put(fmt::format("--tensor-model-parallel-size {}", 2 * p.tensor_parallel), 0.5);
+    for (int parts = 2; replicas % parts == 0; parts *= 2)
+      if (put(fmt::format("--context-parallel-size {}", parts * p.context_parallel))) break;
     if (replicas == 1 || s_.optimizer.config.method == optim::Method::muon) return;
     if (p.sharding() == parallel::Sharding::none)
       put("--use-distributed-optimizer", 1.0 / replicas);
@@ -245,6 +249,7 @@ class Suggestions {
     if (s_.offload.num_layers == 0) recompute_parts();
     give(s_.offload.num_layers == 0 && !s_.recompute.any(),
          "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
+    give(mlp_chunks(), "--mlp-chunks-for-training 16");
     give(s_.precision.type() == DType::f32, "--bf16");
     if (none() && changes > 1) put(together());
     const optim::OptimizerConfig& optimizer = s_.optimizer.config;
@@ -281,6 +286,19 @@ class Suggestions {
     const std::vector<std::string> before = s_.recompute.options().modules;
     for (const std::string& parts : sets)
       if (!contains_all(before, parts) && put(flags(parts))) return;
+  }
+
+  // Suggests the fewest chunks with which the run fits. Returns true if none is enough, but more
+  // chunks may help together with other changes.
+  bool mlp_chunks() {
+    const int64_t present = s_.recompute.mlp_chunks;
+    const auto flag = [](int64_t n) { return fmt::format("--mlp-chunks-for-training {}", n); };
+    constexpr int64_t kMost = 64;
+    if (!model_->facts().feed_forward || present >= kMost) return false;
+    if (!fitting(flag(kMost))) return present < 16;
+    for (int64_t n = 2; n <= kMost; n *= 2)
+      if (n > present && put(flag(n))) return false;
+    return false;
   }
 
   // Suggests the smallest global batch, which helps if prefetched batches take the memory.
@@ -357,7 +375,8 @@ class Suggestions {
   }
 
   // Suggests the unchanged run on GPUs of the kind that plans assume, or on the fewest of them that
-  // hold it: tensor-parallel ranks of one machine first, then pipeline stages across machines.
+  // hold it: tensor-parallel ranks of one machine first, then context-parallel ranks for long
+  // sequences, then pipeline stages across machines.
   void gpus() {
     constexpr int64_t kOfAMachine = 8, kMaxStages = 64;
     constexpr double kBytes = 12;  // lower bound per parameter
@@ -366,9 +385,9 @@ class Suggestions {
                                       s_.precision.type() == DType::f32 ? "--bf16" : "");
     if (s_.runtime.device_kind() != DeviceKind::cuda && on_gpus(device, s_.runtime.rank_count()))
       return;
-    int tries = 6;
-    const auto put = [&](int64_t tensor, int64_t stages) {
-      const int64_t ranks = tensor * stages;
+    int tries = 8;
+    const auto put = [&](int64_t tensor, int64_t stages, int64_t context) {
+      const int64_t ranks = tensor * stages * context;
       if (tries == 0 || kBytes * static_cast<double>(plan_.parameter_count()) >
                             static_cast<double>(ranks * plan::kPlannedGpuMemory))
         return false;
@@ -380,14 +399,21 @@ class Suggestions {
           joined(device, flag(p.tensor_parallel != tensor, "tensor-model-parallel-size", tensor));
       flags = joined(flags,
                      flag(p.pipeline_parallel != stages, "pipeline-model-parallel-size", stages));
+      flags =
+          joined(flags, flag(p.context_parallel != context, "context-parallel-size", context));
       return on_gpus(joined(flags, flag(s_.runtime.rank_count() != ranks && s_.data_parallel() > 1,
                                         "ranks", ranks)),
                      ranks);
     };
+    const int64_t context = p.context_parallel;
     for (const int64_t tensor : {1, 2, 4, 8})
-      if (put(tensor, 1)) return;
+      if (put(tensor, 1, context)) return;
+    // Activations of long sequences take more than all else: stages would not divide them.
+    if (plan_.memory.arenas[static_cast<size_t>(MemoryClass::activations)] > state_)
+      for (const int64_t more : {2, 8})
+        if (put(kOfAMachine, 1, more * context)) return;
     for (int64_t stages = 2; stages <= kMaxStages; ++stages)
-      if (model_->num_layers() % stages == 0 && put(kOfAMachine, stages)) return;
+      if (model_->num_layers() % stages == 0 && put(kOfAMachine, stages, context)) return;
   }
   bool on_gpus(const std::string& flags, int64_t ranks) {
     constexpr int64_t kHostMemory = int64_t{1} << 40;  // assumed for a machine with eight such GPUs

@@ -193,7 +193,7 @@ TEST_F(BadLayout, Memory) {
           {"'moe'", "mixture-of-experts layers"});
   refused("--recompute-activations --recompute-modules mla_up_proj",
           {"'mla_up_proj'", "core_attn, mlp, mlp_act, layernorm, moe and moe_act"});
-  refused("--mlp-chunks-for-training 0", {"--mlp-chunks-for-training is 0; it must lie in [1, "});
+  refused("--mlp-chunks-for-training 0", {"--mlp-chunks-for-training is 0; it must be at least 1"});
   refused("--mlp-chunks-for-training 2 --num-experts 4",
           {"--mlp-chunks-for-training is 2", "experts", "--recompute-modules moe"});
   refused("--cpu-offloading-num-layers 12", {"--cpu-offloading-num-layers is 12", "[0, 11]"});

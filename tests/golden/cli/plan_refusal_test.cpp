@@ -186,6 +186,42 @@ TEST_P(Suggestions, AreOthersThanTheRunsOwnAndFit) {
   EXPECT_GE(count, 1);
 }
 
+// Activations of long rows are divided among ranks, or computed in chunks: as little as is enough.
+TEST_F(PlanRefusal, LongRowsAreDividedNoFurtherThanNeeded) {
+  const auto long_rows = [](const std::string& memory) {
+    return Words{"--num-layers",          "8",
+                 "--hidden-size",         "4096",
+                 "--ffn-hidden-size",     "14336",
+                 "--swiglu",              "--num-attention-heads",
+                 "32",                    "--position-embedding-type",
+                 "rope",                  "--vocab-size",
+                 "32000",                 "--seq-length",
+                 "65536",                 "--micro-batch-size",
+                 "1",                     "--global-batch-size",
+                 "32",                    "--ranks",
+                 "8",                     "--use-distributed-optimizer",
+                 "--device",              "cuda",
+                 "--bf16",                "--device-memory",
+                 memory};
+  };
+  const auto fits = [&](const std::string& memory, const std::string& flag, int value) {
+    const Outcome r = run("plan", with(long_rows(memory),
+                                       {flag, std::to_string(value), "--no-time", "--json"}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out)["memory"]["fits"].as_bool();
+  };
+  for (const char* memory : {"60", "54"}) {
+    const std::string all = suggestions(long_rows(memory));
+    for (const std::string flag : {"--context-parallel-size", "--mlp-chunks-for-training"}) {
+      const size_t at = all.find(flag + " ");
+      ASSERT_NE(at, all.npos) << flag << " for " << memory << " GiB is not among\n" << all;
+      const int value = std::stoi(all.substr(at + flag.size() + 1));
+      EXPECT_TRUE(fits(memory, flag, value)) << flag << " " << value;
+      EXPECT_TRUE(value == 2 || !fits(memory, flag, value / 2)) << flag << " " << value / 2;
+    }
+  }
+}
+
 TEST_F(PlanRefusal, CausesAndFiguresAreNamed) {
   const auto cause = [this](const Words& flags) {
     const Outcome r = run("plan", with(flags, {"--no-time", "--json"}));
