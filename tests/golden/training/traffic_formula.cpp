@@ -1,5 +1,6 @@
 #include "golden/training/traffic_formula.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace megatron::plan {
@@ -88,6 +89,22 @@ double data_parallel_bytes(const TrafficShape& s, const SpanElements& parameters
   const double gathered =
       2 * m * (all - shared) - m * at_end - (m - 1) * at_begin + (2 * m + 1) * shared;
   return reduced + value * gathered;
+}
+
+double context_parallel_bytes(const TrafficShape& s, parallel::ContextExchange exchange,
+                              int ranks) {
+  const models::AttentionFacts& a = *s.model->facts().attention;
+  const double e = d(s.tokens) * d(a.head_size), size = d(size_of(s.type)),
+               passes = d(s.micro_batches) * d(s.model->num_layers()), q = d(a.heads),
+               k = d(a.key_heads), n = ranks;
+  switch (exchange) {
+    case parallel::ContextExchange::p2p:
+      return passes * 2 * k * e * (2 * share(ranks) * size + kGradient);
+    case parallel::ContextExchange::all_gather: return passes * 4 * share(ranks) * k * e * size;
+    case parallel::ContextExchange::a2a:
+      return passes * 2 * share(ranks) / n * 2 * (q + std::max(k, n)) * e * size;
+  }
+  return 0;
 }
 
 double pipeline_bytes(const TrafficShape& s, const parallel::PipelineShape& pipeline, int stage) {

@@ -58,7 +58,10 @@ class Counter final : public comm::TrafficListener {
     if (traffic.call == "step.totals" || traffic.call == "gradient norm") return;
     const double bytes = comm::sent_bytes(traffic);
     sent += bytes;
-    calls[std::string(traffic.call.substr(0, traffic.call.find_first_of("0123456789")))] += bytes;
+    const bool exchange = traffic.call.starts_with("context, ");
+    calls[exchange ? "context, "
+                   : std::string(traffic.call.substr(0, traffic.call.find_first_of("0123456789")))] +=
+        bytes;
   }
   std::string text() const {
     std::string text;
@@ -94,8 +97,9 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
                        {.data_parallel = run.data});
   if (look) look(trained);
   trained.step.begin({});
-  const size_t tokens = kSequences * kLength;
-  const corpus::HostBatch batch{.layout = {.sequences = kSequences, .length = kLength},
+  const parallel::TokenLayout layout = trained.ranks.tokens(kSequences, kLength);
+  const auto tokens = static_cast<size_t>(layout.rows());
+  const corpus::HostBatch batch{.layout = layout,
                                 .tokens = std::vector<int32_t>(tokens),
                                 .positions = std::vector<int32_t>(tokens),
                                 .labels = std::vector<int32_t>(tokens),
@@ -193,6 +197,28 @@ TEST(Traffic, SpansHoldTheParametersOfTheModel) {
       const SpanElements laid_out = padded(run, trained);
       EXPECT_EQ(laid_out.total(), elements.total());
     });
+  }
+}
+
+TEST(Traffic, OfContextParallelism) {
+  using parallel::ContextExchange;
+  for (const models::Model& model : all_models()) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const int ranks : {2, 4}) {
+        for (const ContextExchange exchange :
+             {ContextExchange::p2p, ContextExchange::all_gather, ContextExchange::a2a}) {
+          RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
+          run.layout.ranks.layout.cp = ranks;
+          run.layout.ranks.context_exchange = {exchange};
+          run.layout.ranks.async = true;
+          const Counter counter = counted(run);
+          EXPECT_DOUBLE_EQ(counter.calls.at("context, "),
+                           context_parallel_bytes(run.shape(), exchange, ranks))
+              << text(run) << ", " << parallel::name(exchange) << "\n"
+              << counter.text();
+        }
+      }
+    }
   }
 }
 

@@ -1,0 +1,80 @@
+// Executes steps of a settled run on threads, and counts what each rank sends in attention and
+// needs.
+#pragma once
+
+#include <array>
+
+#include "comm/traffic.h"
+#include "dist/ranks.h"
+#include "training/plan/make_plan.h"
+#include "training/run_plan.h"
+
+namespace megatron::training {
+
+struct ExecutedRank {
+  plan::ContextExchange exchange;                 // in the last step
+  std::array<int64_t, kMemoryClasses> memory{};  // high-water marks of the arenas
+  double loss = 0;                                // of the last step
+};
+
+class ContextCounter final : public comm::TrafficListener {
+ public:
+  explicit ContextCounter(plan::ContextExchange& counted) : counted_(counted) {}
+  void communicated(const comm::Traffic& traffic) override {
+    if (!counts || !traffic.call.starts_with("context, ")) return;
+    ++counted_.calls;
+    counted_.sent += comm::sent_bytes(traffic);
+    if (traffic.overlaps) counted_.overlapped += comm::sent_bytes(traffic);
+  }
+  bool counts = false;
+
+ private:
+  plan::ContextExchange& counted_;
+};
+
+// A micro-batch of whole sequences.
+inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
+  const int64_t sequences = *run.settings.batch.micro_batch_size,
+                length = *run.settings.batch.seq_length, vocabulary = run.model->vocab_size();
+  corpus::HostBatch batch{.layout = {.sequences = sequences, .length = length}};
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(i * 7 % vocabulary));
+    batch.labels.push_back(static_cast<int32_t>((i * 7 + 7) % vocabulary));
+    batch.positions.push_back(static_cast<int32_t>(i % length));
+    batch.loss_mask.push_back(1);
+  }
+  for (int64_t i = 0; i < sequences; ++i) batch.sample_ids.push_back(first + i);
+  return batch;
+}
+
+inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
+  const settings::TrainSettings& s = run.settings;
+  std::vector<ExecutedRank> ranks(static_cast<size_t>(s.runtime.rank_count()));
+  testing::run_ranks(s.runtime.rank_count(), [&](comm::Group& group) {
+    ExecutedRank& own = ranks[static_cast<size_t>(group.rank())];
+    ContextCounter counter(own.exchange);
+    const auto world = comm::observed(group, counter);
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    TrainedModel trained(run.model, s.precision.type(), 1, model_layout(s, run.model), *world,
+                         runtime, step_options(s, run.model));
+    trained.initialize(1);
+    trained.step.begin(s.optimizer.config);
+    std::vector<corpus::HostBatch> batches;
+    for (int64_t i = 0; i < s.batch.schedule.micro_batches(0); ++i) {
+      const int64_t sequences = *s.batch.micro_batch_size;
+      batches.push_back(whole_batch(run, i * sequences));
+      corpus::keep_tokens(batches.back(), trained.ranks.tokens(sequences, *s.batch.seq_length));
+    }
+    for (int step = 1; step <= steps; ++step) {
+      counter.counts = step == steps;
+      own.loss = trained.step.run(batches, {.learning_rate = 1e-3}).loss;
+      world->barrier("end of the step");  // reports the calls of other threads
+    }
+    for (int i = 0; i < kMemoryClasses; ++i)
+      own.memory[static_cast<size_t>(i)] =
+          runtime.arena(static_cast<MemoryClass>(i)).high_water();
+  });
+  return ranks;
+}
+
+}  // namespace megatron::training
