@@ -43,6 +43,7 @@ std::span<const int32_t> HostBatch::indices() const {
 void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   batch.layout.rank = layout.rank;
   batch.layout.ranks = layout.ranks;
+  batch.layout.inner = layout.inner;
   batch.rank_indices.clear();
   if (layout.ranks == 1) return;
   batch.counted_by_all = batch.counted();
@@ -115,9 +116,8 @@ void DeviceBatch::allocate(const HostBatch& host) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
   };
   const DType wide = kernels::accumulator(type_);
-  batch_ = {.layout = host.layout,
-            .context_tokens = {.layout = host.layout},
-            .context = host.text_length};
+  batch_ = {.layout = host.layout, .context = host.text_length};
+  batch_.context_tokens.layout = host.layout;
   batch_.tokens = tensor(tokens, DType::i32, "batch.tokens");
   batch_.positions = tensor(tokens, DType::i32, "batch.positions");
   batch_.labels = tensor(tokens, DType::i32, "batch.labels");
@@ -125,13 +125,24 @@ void DeviceBatch::allocate(const HostBatch& host) {
   batch_.sample_ids = tensor(host.layout.sequences, DType::i64, "batch.sample_ids");
   if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
   if (host.layout.ranks > 1) {
+    parallel::ContextTokens& context = batch_.context_tokens;
     const int64_t all = host.layout.sequences * host.layout.length;
-    for (Tensor* indices : {&batch_.context_tokens.rank_indices, &batch_.context_tokens.all_indices,
-                            &batch_.context_tokens.part_rows, &batch_.context_tokens.whole_rows})
+    for (Tensor* indices :
+         {&context.rank_indices, &context.all_indices, &context.part_rows, &context.whole_rows})
       *indices = tensor(all, DType::i32, "batch.context_indices");
-    if (confined)
-      batch_.context_tokens.all_segment_starts =
-          tensor(all, DType::i32, "batch.all_segment_starts");
+    if (confined) context.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
+    if (host.layout.inner > 1) {
+      parallel::ExchangedTokens &inner = context.inner, &ring = context.ring;
+      inner.layout = host.layout.inner_level();
+      ring.layout = host.layout.ring_level();
+      const int64_t of_group = host.layout.rows() * host.layout.inner;
+      for (Tensor* rows : {&inner.part_rows, &inner.whole_rows})
+        *rows = tensor(of_group, DType::i32, "batch.context_indices");
+      if (confined)
+        inner.all_segment_starts = tensor(of_group, DType::i32, "batch.all_segment_starts");
+      ring.rank_indices = tensor(all, DType::i32, "batch.context_indices");
+      ring.all_indices = context.all_indices;
+    }
     if (!confined && runtime_.device().has_data()) fill_indices(host);
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
@@ -156,6 +167,37 @@ void DeviceBatch::fill_indices(const HostBatch& host) {
                                        {&part_rows, &context.part_rows},
                                        {&whole_rows, &context.whole_rows}})
     copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
+  if (layout.inner > 1) fill_levels(host);
+}
+
+void DeviceBatch::fill_levels(const HostBatch& host) {
+  parallel::ExchangedTokens &inner = batch_.context_tokens.inner,
+                            &ring = batch_.context_tokens.ring;
+  const std::vector<int32_t> groups = parallel::tokens_by_group(host.layout, host.rank_indices);
+  const auto rows = static_cast<size_t>(ring.layout.rows()),  // of a group
+      held = static_cast<size_t>(host.layout.held()),
+             sequences = static_cast<size_t>(host.layout.sequences), length = rows / sequences,
+             group = static_cast<size_t>(ring.layout.rank) * rows;
+  std::vector<int32_t> part_rows(rows), whole_rows(rows), starts;
+  for (size_t i = 0; i < rows; ++i) {
+    const size_t sequence = i / held % sequences;
+    const auto begin = groups.begin() + static_cast<std::ptrdiff_t>(group + sequence * length);
+    const auto row =
+        sequence * length +
+        static_cast<size_t>(std::lower_bound(begin, begin + static_cast<std::ptrdiff_t>(length),
+                                             host.rank_indices[group + i]) -
+                            begin);
+    part_rows[i] = static_cast<int32_t>(row);
+    whole_rows[row] = static_cast<int32_t>(i);
+  }
+  for (size_t i = 0; i < rows && inner.all_segment_starts.defined(); ++i)
+    starts.push_back(host.all_segment_starts[i / length * static_cast<size_t>(host.layout.length) +
+                                             static_cast<size_t>(groups[group + i])]);
+  for (const auto& [values, tensor] : {std::pair{&groups, &ring.rank_indices},
+                                       {&part_rows, &inner.part_rows},
+                                       {&whole_rows, &inner.whole_rows},
+                                       {&starts, &inner.all_segment_starts}})
+    if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
 }
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,

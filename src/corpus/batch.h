@@ -56,6 +56,7 @@ class DeviceBatch {
   DType type_;
   void allocate(const HostBatch& host);
   void fill_indices(const HostBatch& host);
+  void fill_levels(const HostBatch& host);  // of a two-level exchange
 
   nn::Batch batch_;
   // Tokens with a label: memory for all of a batch.

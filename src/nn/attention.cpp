@@ -14,22 +14,21 @@
 namespace megatron::nn {
 namespace {
 
-// Throws Error if context-parallel ranks that exchange heads (a2a) cannot divide the heads of a
+// Throws Error if context-parallel ranks that exchange heads cannot divide the heads of a
 // tensor-parallel rank.
 void check_exchange(const AttentionConfig& c, int tensor,
                     const parallel::ContextParallel& context) {
-  if (context.group == nullptr || context.exchange != parallel::ContextExchange::a2a) return;
-  const int ranks = context.group->size();
+  const int ranks = context.head_ranks();
   const int64_t heads = c.heads / tensor, keys = std::max<int64_t>(c.kv_heads / tensor, 1);
   MG_CHECK(
       heads % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0),
-      "--cp-comm-type a2a divides the {} heads and {} query groups of a tensor-parallel rank "
+      "--cp-comm-type {} divides the {} heads and {} query groups of a tensor-parallel rank "
       "(--num-attention-heads {}, --num-query-groups {}, --tensor-model-parallel-size {}) among "
-      "the {} ranks of --context-parallel-size: use p2p or all_gather, or change one of them",
-      heads, keys, c.heads, c.kv_heads, tensor, ranks);
-  MG_CHECK(c.sinks == Sinks::none,
-           "--cp-comm-type a2a does not divide the attention sinks of --softmax-type: use p2p or "
-           "all_gather");
+      "the {} ranks of {}: use p2p or all_gather, or change one of them",
+      name(context.exchange), heads, keys, c.heads, c.kv_heads, tensor, ranks,
+      context.exchange == parallel::ContextExchange::a2a
+          ? "--context-parallel-size"
+          : "a group of --hierarchical-context-parallel-sizes");
 }
 
 const AttentionConfig& checked(const AttentionConfig& c, int ranks) {

@@ -186,7 +186,7 @@ Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
   put(heads.k, keys(layer));
   put(heads.v, values(layer));
   const Tensor& q = heads.q.value;
-  const Tensor sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
+  const Tensor sinks = ops::sinks_of(options, q.size(2), tape);
   const Tensor out = tape.empty({1, q.size(1), q.size(2), q.size(3)}, q.dtype(), "attention.out");
   for (const Continuation::Call& call : group.calls) {
     const Tensor queries = by_sequence(q, call);

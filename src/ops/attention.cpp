@@ -114,7 +114,7 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   args.q = q;
   args.k = in.k;
   args.v = in.v;
-  args.sinks = options.sinks ? wide_sinks(options.sinks, tape) : options.zero_sinks;
+  args.sinks = sinks_of(options, count, tape);
   args.out = made.out;
   args.lse = made.lse;
   tape.kernels().attention(args, tape.stream());
@@ -125,11 +125,18 @@ Tensor as_rows(const Tensor& out) {
   return out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)});
 }
 
+struct AttendForm {
+  explicit AttendForm(const AttentionOptions& options)
+      : args(gradient_form(options)), first_sink(options.first_sink) {}
+  kernels::AttentionBackwardArgs args;
+  int64_t first_sink;
+};
+
 // Writes the gradients of `in` to `to`.
-void attend_back(Backward& backward, kernels::AttentionBackwardArgs args,
-                 const QueriesKeysValues& in, const Tensor& out, const Tensor& lse,
-                 const QueriesKeysValues& to) {
-  const SinkGradient sinks = sink_gradient(backward);
+void attend_back(Backward& backward, const AttendForm& form, const QueriesKeysValues& in,
+                 const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
+  const SinkGradient sinks = sink_gradient(backward, form.first_sink, in.q.size(2));
+  kernels::AttentionBackwardArgs args = form.args;
   args.q = in.q;
   args.k = in.k;
   args.v = in.v;
@@ -149,8 +156,8 @@ void attention_dgrad(Backward& backward) {
   const QueriesKeysValues to{backward.empty(in.q.shape(), in.q.dtype(), "attention.dq"),
                              backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
                              backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
-  attend_back(backward, backward.attributes<kernels::AttentionBackwardArgs>(), in,
-              backward.saved(3), backward.saved(4), to);
+  attend_back(backward, backward.attributes<AttendForm>(), in, backward.saved(3), backward.saved(4),
+              to);
   backward.set(0, to.q);
   backward.set(1, to.k);
   backward.set(2, to.v);
@@ -158,7 +165,7 @@ void attention_dgrad(Backward& backward) {
 
 struct PackedAttributes {
   Packing packing;
-  kernels::AttentionBackwardArgs form;
+  AttendForm form;
 };
 
 QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
@@ -220,9 +227,10 @@ kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options) {
           .dropout = options.dropout};
 }
 
-Tensor wide_sinks(const Weight& sinks, Tape& tape) {
-  if (!sinks) return {};
-  const Tensor& value = sinks.value();
+namespace {
+
+Tensor wide_sinks(const Weight& sinks, int64_t first, int64_t heads, Tape& tape) {
+  const Tensor value = sinks.value().slice(0, first, heads);
   const DType type = kernels::accumulator(value.dtype());
   if (value.dtype() == type) return value;
   Tensor wide = tape.empty(value.shape(), type, "attention.sinks");
@@ -230,9 +238,21 @@ Tensor wide_sinks(const Weight& sinks, Tape& tape) {
   return wide;
 }
 
-SinkGradient sink_gradient(Backward& backward) {
+}  // namespace
+
+Tensor sinks_of(const AttentionOptions& options, int64_t heads, Tape& tape) {
+  if (!options.sinks) return options.zero_sinks;
+  return wide_sinks(options.sinks, options.first_sink, heads, tape);
+}
+
+SinkGradient sink_gradient(Backward& backward, int64_t first, int64_t heads) {
   if (backward.weights() == 0) return {};
-  return {wide_sinks(backward.weight(0), backward.tape()), backward.grad_slot(0)};
+  GradSlot slot = backward.grad_slot(0);
+  if (slot.out.defined() && slot.out.size(0) != heads) {
+    if (slot.beta == 0) backward.kernels().fill({.out = slot.out}, backward.stream());
+    slot = {slot.out.slice(0, first, heads), 1};
+  }
+  return {wide_sinks(backward.weight(0), first, heads, backward.tape()), slot};
 }
 
 Heads split_heads(Tape& tape, PackedHeads&& packed) {
@@ -258,7 +278,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = gradient_form(options);
+  node.attributes = AttendForm(options);
   return tape.record_one(std::move(node), as_rows(out));
 }
 
@@ -271,7 +291,7 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
             .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
             .dgrad = packed_attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = PackedAttributes{Packing(packed), gradient_form(options)};
+  node.attributes = PackedAttributes{Packing(packed), AttendForm(options)};
   return tape.record_one(std::move(node), as_rows(out));
 }
 

@@ -39,6 +39,7 @@ struct AttentionOptions {
   double soft_cap = 0;            // applied to scaled scores; 0: none
   // [N], in the model's type: one additional score per head without a value vector; empty: none
   Weight sinks;
+  int64_t first_sink = 0;  // index of the first head's sink, if `sinks` has those of more heads
   // f32 (f64) [N] of zeros if the sinks are not trained; undefined: they are, or there are none
   Tensor zero_sinks;
   kernels::DropoutArgs::Mask dropout;

@@ -1,4 +1,5 @@
 // B sequences of S tokens, S' of them on a rank; N query heads, K key heads, D head size; n ranks.
+// In exchanges of heads a "sequence" is what the ranks that exchange them hold together.
 #include "parallel/context_attention.h"
 
 #include <algorithm>
@@ -6,12 +7,26 @@
 
 #include "base/error.h"
 #include "parallel/context_ranks.h"
+#include "parallel/seen_tokens.h"
 
 namespace megatron::parallel {
 
 std::string_view name(ContextExchange exchange) {
-  constexpr std::string_view kNames[] = {"p2p", "all_gather", "a2a"};
+  constexpr std::string_view kNames[] = {"p2p", "all_gather", "a2a", "a2a+p2p"};
   return kNames[static_cast<size_t>(exchange)];
+}
+
+int ContextParallel::head_ranks() const {
+  if (alone(group)) return 1;
+  if (exchange == ContextExchange::a2a_p2p) return inner->size();
+  return exchange == ContextExchange::a2a ? group->size() : 1;
+}
+
+Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label) {
+  if (x.dtype() == type) return x;
+  Tensor out = tape.empty(x.shape(), type, label);
+  tape.kernels().copy({.x = x, .out = out}, tape.stream());
+  return out;
 }
 
 void ContextRanks::copy(Tape& tape, const Tensor& parts, const Tensor& whole,
@@ -159,30 +174,56 @@ Var rows_of_tokens(Tape& tape, const Var& y, int64_t heads, const ContextRanks& 
                          out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
 }
 
+// Attention of the held queries to the keys of all ranks, which hold all heads.
+Var attention_over_tokens(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
+                          const ContextRanks& ranks, ContextExchange exchange) {
+  const bool documents = options.window_start.defined();
+  if (!documents && SeenTokens(ranks.tokens().layout, options.window, options.chunk).few())
+    return seen_attention(tape, heads, options, ranks);
+  if (exchange != ContextExchange::all_gather) return ring_attention(tape, heads, options, ranks);
+  options.q_positions = ranks.indices(ranks.rank());
+  options.k_positions = ranks.tokens().all_indices.view({ranks.sequences(), ranks.length()});
+  const Var k = gather_sequence(tape, heads.k, ranks), v = gather_sequence(tape, heads.v, ranks);
+  return ops::attention(tape, {.q = heads.q, .k = k, .v = v, .gate = {}}, options);
+}
+
+// The options of a rank's share of all N heads, for all tokens of `ranks`.
+ops::AttentionOptions options_of_heads(const ops::AttentionOptions& options, int64_t all,
+                                       const ContextRanks& ranks) {
+  ops::AttentionOptions own = options;
+  const int64_t count = all / ranks.size(), first = ranks.rank() * count;
+  const Tensor& starts = ranks.tokens().all_segment_starts;
+  if (starts.defined()) own.window_start = starts.view({ranks.sequences(), ranks.length()});
+  own.dropout.first_head += first;
+  own.first_sink += first;
+  if (own.zero_sinks.defined()) own.zero_sinks = own.zero_sinks.slice(0, first, count);
+  return own;
+}
+
 }  // namespace
 
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context) {
   if (alone(context.group)) return ops::attention(tape, heads, options);
-  const ContextRanks ranks(context, tokens);
-  if (context.exchange == ContextExchange::p2p) return ring_attention(tape, heads, options, ranks);
-  ops::AttentionOptions own = options;
-  const Shape whole{ranks.sequences(), ranks.length()};
-  if (context.exchange == ContextExchange::all_gather) {
-    own.q_positions = ranks.indices(ranks.rank());
-    own.k_positions = tokens.all_indices.view(whole);
-    const Var k = gather_sequence(tape, heads.k, ranks), v = gather_sequence(tape, heads.v, ranks);
-    return ops::attention(tape, {.q = heads.q, .k = k, .v = v, .gate = {}}, own);
-  }
+  const bool levels = context.exchange == ContextExchange::a2a_p2p;
+  if (!levels && context.exchange != ContextExchange::a2a)
+    return attention_over_tokens(tape, heads, options,
+                                 ContextRanks(*context.group, context.async, tokens),
+                                 context.exchange);
+  const ContextRanks ranks = levels ? ContextRanks(*context.inner, nullptr, tokens.inner)
+                                    : ContextRanks(*context.group, nullptr, tokens);
   const int64_t all = heads.q.value.size(2);
-  MG_ASSERT(!options.sinks && !options.zero_sinks.defined());
-  if (tokens.all_segment_starts.defined()) own.window_start = tokens.all_segment_starts.view(whole);
-  own.dropout.first_head += ranks.rank() * (all / ranks.size());
-  const Var q = heads_of_sequence(tape, heads.q, ranks),
-            k = heads_of_sequence(tape, heads.k, ranks),
-            v = heads_of_sequence(tape, heads.v, ranks);
-  return rows_of_tokens(tape, ops::attention(tape, {.q = q, .k = k, .v = v, .gate = {}}, own), all,
-                        ranks);
+  const ops::AttentionOptions own = options_of_heads(options, all, ranks);
+  const ops::Heads whole{.q = heads_of_sequence(tape, heads.q, ranks),
+                         .k = heads_of_sequence(tape, heads.k, ranks),
+                         .v = heads_of_sequence(tape, heads.v, ranks),
+                         .gate = {}};
+  const Var y =
+      levels ? attention_over_tokens(tape, whole, own,
+                                     ContextRanks(*context.ring, context.ring_async, tokens.ring),
+                                     ContextExchange::p2p)
+             : ops::attention(tape, whole, own);
+  return rows_of_tokens(tape, y, all, ranks);
 }
 
 }  // namespace megatron::parallel

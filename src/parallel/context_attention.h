@@ -1,6 +1,8 @@
 // Context parallelism: attention over sequences whose tokens are divided among ranks.
 #pragma once
 
+#include <array>
+
 #include "comm/group.h"
 #include "ops/attention.h"
 #include "parallel/token_layout.h"
@@ -11,11 +13,17 @@ namespace megatron::parallel {
 //   p2p         keys and values are passed around a ring (Liu et al. 2023)
 //   all_gather  every rank gets the keys and values of all tokens (Llama 3, 3.3.2)
 //   a2a         every rank gets all tokens of a share of the heads (Jacobs et al. 2023)
-enum class ContextExchange : uint8_t { p2p, all_gather, a2a };
+//   a2a_p2p     a2a in groups of neighbouring ranks, p2p between ranks with the same heads (Fang
+//   and
+//               Zhao 2024)
+enum class ContextExchange : uint8_t { p2p, all_gather, a2a, a2a_p2p };
+inline constexpr std::array kContextExchanges = {ContextExchange::p2p, ContextExchange::all_gather,
+                                                 ContextExchange::a2a, ContextExchange::a2a_p2p};
 std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
 
-// Tokens of a micro-batch: B sequences of S tokens; each of n ranks holds S' tokens per sequence.
-struct ContextTokens {
+// Tokens of B sequences of S tokens that ranks exchange; each of n ranks holds S' tokens per
+// sequence.
+struct ExchangedTokens {
   TokenLayout layout;
   // All undefined for one rank.
   Tensor rank_indices;        // i32 [n*B*S']: index within its sequence of every rank's tokens
@@ -30,18 +38,30 @@ struct ContextTokens {
   }
 };
 
+// Tokens of a micro-batch.
+struct ContextTokens : ExchangedTokens {
+  // The levels of ContextExchange::a2a_p2p. inner: the ranks of a group of neighbours, whose tokens
+  // in ascending order are taken as the whole sequences; only its rows and segment starts are
+  // defined. ring: the groups as ranks; only its indices are defined.
+  ExchangedTokens inner, ring;
+};
+
 // The context-parallel ranks. Groups are borrowed; null: one rank.
 struct ContextParallel {
   comm::Group* group = nullptr;
   comm::Group* async = nullptr;  // the same ranks, for calls that overlap with compute
+  // The levels of ContextExchange::a2a_p2p, and the ranks of the ring for overlapped calls.
+  comm::Group *inner = nullptr, *ring = nullptr, *ring_async = nullptr;
   ContextExchange exchange = ContextExchange::p2p;
+
+  // Number of ranks that divide the heads of attention.
+  int head_ranks() const;
 };
 
 // Attention of this rank's queries to the keys of the whole sequences; same as ops::attention on
 // one rank. heads: queries [B,S',N,D], keys and values [B,S',K,D] of this rank's tokens. options
-// must have no positions, and its window_start is for this rank's tokens. a2a requires that N is a
-// multiple of the number of ranks, that K is a multiple or a divisor of it, and that there are no
-// sinks.
+// must have no positions, and its window_start is for this rank's tokens. N must be a multiple of
+// head_ranks(), and K a multiple or a divisor of it.
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context);
 

@@ -9,13 +9,12 @@ namespace megatron::parallel {
 
 enum class ContextCopy { to_whole, to_part };
 
-// Context-parallel ranks and the tokens of each. Borrows the groups.
+// Ranks that exchange tokens, and the tokens of each. Borrows the groups.
 class ContextRanks {
  public:
-  ContextRanks(const ContextParallel& context, const ContextTokens& tokens)
-      : group_(context.group),
-        overlapped_(context.async == nullptr ? context.group : context.async),
-        tokens_(tokens) {}
+  // async: the same ranks, for calls that overlap with compute; may be null.
+  ContextRanks(comm::Group& group, comm::Group* async, const ExchangedTokens& tokens)
+      : group_(&group), overlapped_(async == nullptr ? &group : async), tokens_(tokens) {}
 
   comm::Group& group() const { return *group_; }
   comm::Group& overlapped() const { return *overlapped_; }  // for calls overlapped with compute
@@ -24,6 +23,7 @@ class ContextRanks {
   int64_t sequences() const { return tokens_.layout.sequences; }
   int64_t length() const { return tokens_.layout.length; }
   int64_t held() const { return tokens_.layout.held(); }
+  const ExchangedTokens& tokens() const { return tokens_; }
   // i32 [B,S']: index within its sequence of each token of a rank.
   Tensor indices(int rank) const { return tokens_.indices(rank).view({sequences(), held()}); }
 
@@ -40,11 +40,19 @@ class ContextRanks {
 
  private:
   comm::Group *group_, *overlapped_;
-  ContextTokens tokens_;
+  ExchangedTokens tokens_;
 };
+
+// x itself, or a copy of it in another type.
+Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label);
 
 // Attention with ContextExchange::p2p.
 Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                   const ContextRanks& ranks);
+
+// Attention with p2p or all_gather where windows hide most keys: each rank gets only the keys and
+// values that its queries see, from the ranks that hold them.
+Var seen_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks);
 
 }  // namespace megatron::parallel

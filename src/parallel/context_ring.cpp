@@ -60,15 +60,9 @@ Block packed(Tape& tape, const Tensor& k, const Tensor& v) {
   return block;
 }
 
-Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label) {
-  if (x.dtype() == type) return x;
-  Tensor out = tape.empty(x.shape(), type, label);
-  tape.kernels().copy({.x = x, .out = out}, tape.stream());
-  return out;
-}
-
 struct RingAttributes {
   kernels::AttentionBackwardArgs form;
+  int64_t first_sink;
   ContextRanks ranks;
 };
 
@@ -81,6 +75,7 @@ class RingBackward {
         ranks_(attributes.ranks),
         ring_(ranks_),
         args_(attributes.form),
+        first_sink_(attributes.first_sink),
         sums_(kernels::accumulator(backward.saved(0).dtype())) {
     args_.q = backward.saved(0);
     args_.out = backward.saved(3);
@@ -133,7 +128,7 @@ class RingBackward {
     args.dv = part.v();
     args.beta_q = step == 0 ? 0 : 1;
     if (step == 0) {
-      const ops::SinkGradient sinks = ops::sink_gradient(backward_);
+      const ops::SinkGradient sinks = ops::sink_gradient(backward_, first_sink_, args_.q.size(2));
       args.sinks = sinks.values;
       args.dsinks = sinks.gradient;
     }
@@ -146,6 +141,7 @@ class RingBackward {
   const ContextRanks& ranks_;
   Ring ring_;
   kernels::AttentionBackwardArgs args_;
+  int64_t first_sink_;
   DType sums_;
 };
 
@@ -222,7 +218,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   const Ring ring(ranks);
   kernels::AttentionArgs args = ops::call_form(options);
   args.q_positions = ranks.indices(ranks.rank());
-  args.sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
+  args.sinks = ops::sinks_of(options, q.size(2), tape);
   Block block = packed(tape, k, v);
   Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
@@ -255,7 +251,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
             .saved = {q, k, v, out, lse},
             .dgrad = ring_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = RingAttributes{ops::gradient_form(options), ranks};
+  node.attributes = RingAttributes{ops::gradient_form(options), options.first_sink, ranks};
   return tape.record_one(std::move(node),
                          out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
 }

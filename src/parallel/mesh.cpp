@@ -202,6 +202,22 @@ std::vector<std::vector<int>> lists(const Grid& grid, int world, AxisSet axes) {
   return result;
 }
 
+// Groups along a level of the cp axis: of each group along cp, those ranks that differ only in the
+// digit of that level, the innermost level being the lowest digit.
+std::vector<std::vector<int>> lists_of_level(const std::vector<std::vector<int>>& context,
+                                             const std::vector<int>& sizes, size_t level) {
+  size_t stride = 1;
+  for (size_t i = 0; i < level; ++i) stride *= static_cast<size_t>(sizes[i]);
+  const auto size = static_cast<size_t>(sizes[level]);
+  std::map<int, std::vector<int>> groups;  // by first rank
+  for (const std::vector<int>& ranks : context)
+    for (size_t i = 0; i < ranks.size(); ++i)
+      groups[ranks[i - i / stride % size * stride]].push_back(ranks[i]);
+  std::vector<std::vector<int>> result;
+  for (auto& [first, ranks] : groups) result.push_back(std::move(ranks));
+  return result;
+}
+
 // Formats "tp", "dp-cp".
 std::string text_of(AxisSet axes) {
   std::string text;
@@ -257,6 +273,10 @@ Mesh Mesh::build(const Layout& layout, comm::Group& world) {
     mesh.expert_groups_[axes] =
         mesh.made(lists(experts, world.size(), axes), "expert-" + text_of(axes));
   }
+  for (size_t level = 0; level < layout.hierarchical_cp.size(); ++level)
+    mesh.context_levels_.push_back(mesh.made(
+        lists_of_level(lists(dense, world.size(), Axis::cp), layout.hierarchical_cp, level),
+        fmt::format("cp-level-{}", level)));
   return mesh;
 }
 

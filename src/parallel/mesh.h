@@ -72,6 +72,8 @@ class Mesh {
   // group.
   comm::Group& group(AxisSet axes) const;
   comm::Group& expert_group(AxisSet axes) const;  // ep, tp (etp), dp (expert data)
+  // The group of this rank along a level of layout().hierarchical_cp.
+  comm::Group& context_level(size_t level) const { return *context_levels_.at(level); }
 
  private:
   using Lists = std::vector<std::vector<int>>;
@@ -81,6 +83,7 @@ class Mesh {
   comm::Group* world_ = nullptr;
   std::map<Lists, std::unique_ptr<comm::Group>> made_;
   std::map<AxisSet, comm::Group*> groups_, expert_groups_;
+  std::vector<comm::Group*> context_levels_;
 };
 
 }  // namespace megatron::parallel

@@ -14,6 +14,8 @@ struct ModelRanks {
   TensorParallel tensor;                 // slices of the matrices of dense layers
   comm::Group* context = nullptr;        // each holds some tokens of each sequence
   comm::Group* context_async = nullptr;  // the same ranks, for calls that overlap with compute
+  // Its levels (ContextParallel), if sizes of them are given.
+  comm::Group *context_inner = nullptr, *context_ring = nullptr, *context_ring_async = nullptr;
   // Exchange of tokens among context ranks in attention: one per layer, or one for all layers;
   // empty: p2p.
   std::vector<ContextExchange> context_exchange;
@@ -27,7 +29,11 @@ struct ModelRanks {
   comm::Group* replicas = nullptr;  // have other tokens of the same step
 
   ContextParallel context_parallel(int64_t layer) const {
-    ContextParallel of{.group = context, .async = context_async};
+    ContextParallel of{.group = context,
+                       .async = context_async,
+                       .inner = context_inner,
+                       .ring = context_ring,
+                       .ring_async = context_ring_async};
     if (context_exchange.size() == 1) of.exchange = context_exchange[0];
     if (context_exchange.size() > 1) of.exchange = context_exchange.at(static_cast<size_t>(layer));
     return of;

@@ -49,6 +49,7 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
   tensor_async_ = async(&mesh_.group(Axis::tp));
   stages_async_ = async(&stages);
   context_async_ = async(&mesh_.group(Axis::cp));
+  if (has_context_levels()) context_ring_async_ = async(&mesh_.context_level(1));
 }
 
 bool Ranks::has_experts() const { return &expert_data() != &replicas(); }
@@ -71,6 +72,9 @@ ModelRanks Ranks::modules() const {
   return {.tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_async_.get(), options_.sequence},
           .context = unless_single(&mesh_.group(Axis::cp)),
           .context_async = context_async_.get(),
+          .context_inner = has_context_levels() ? &mesh_.context_level(0) : nullptr,
+          .context_ring = has_context_levels() ? &mesh_.context_level(1) : nullptr,
+          .context_ring_async = context_ring_async_.get(),
           .context_exchange = options_.context_exchange,
           .expert = unless_single(&mesh_.expert_group(Axis::ep)),
           .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp)),
@@ -116,9 +120,10 @@ comm::Group* Ranks::norm() const {
 double Ranks::seconds() const {
   const ModelRanks m = modules();
   std::set<const comm::Group*> groups = {
-      &world(),        &replicas(), m.tensor.group,  m.tensor.async,  m.context,
-      m.context_async, m.expert,    m.expert_tensor, stages(),        m.experts,
-      m.experts_async, norm(),      stages_async(),  embedding_.get()};
+      &world(),        &replicas(),     m.tensor.group, m.tensor.async,       m.context,
+      m.context_async, m.context_inner, m.context_ring, m.context_ring_async, m.expert,
+      m.expert_tensor, stages(),        m.experts,      m.experts_async,      norm(),
+      stages_async(),  embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

@@ -40,7 +40,8 @@ class Ranks {
   comm::Group& replicas() const { return mesh_.group({Axis::dp, Axis::cp}); }
   // This rank's tokens of a micro-batch. Throws Error if they cannot be divided.
   TokenLayout tokens(int64_t sequences, int64_t length) const {
-    const TokenLayout layout{sequences, length, mesh_.coordinate(Axis::cp), mesh_.size(Axis::cp)};
+    TokenLayout layout{sequences, length, mesh_.coordinate(Axis::cp), mesh_.size(Axis::cp)};
+    if (has_context_levels()) layout.inner = mesh_.context_level(0).size();
     layout.check();
     return layout;
   }
@@ -76,6 +77,8 @@ class Ranks {
     std::unique_ptr<comm::Group> shards, instances, async, instances_async;
   };
   bool has_experts() const;  // true if experts have other replicas than dense layers
+  // Levels of context-parallel ranks: neighbours, and a ring.
+  bool has_context_levels() const { return options_.layout.hierarchical_cp.size() == 2; }
   OwnReplicas make_replicas(comm::Group& replicas) const;
   Replicas replicas(comm::Group& all, const OwnReplicas& own) const;
 
@@ -83,7 +86,7 @@ class Ranks {
   Mesh mesh_;
   OwnReplicas dense_, expert_;
   std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_, experts_async_,
-      context_async_;
+      context_async_, context_ring_async_;
 };
 
 }  // namespace megatron::parallel

@@ -68,6 +68,26 @@ std::vector<int32_t> tokens_by_rank(const TokenLayout& layout,
   return tokens;
 }
 
+std::vector<int32_t> tokens_by_group(const TokenLayout& layout, std::span<const int32_t> by_rank) {
+  std::vector<int32_t> tokens;
+  for (int group = 0; group < layout.ranks; group += layout.inner) {
+    for (int64_t s = 0; s < layout.sequences; ++s) {
+      const auto begin = std::ssize(tokens);
+      for (int rank = group; rank < group + layout.inner; ++rank) {
+        const auto held = by_rank.begin() + rank * layout.rows() + s * layout.held();
+        tokens.insert(tokens.end(), held, held + layout.held());
+      }
+      std::sort(tokens.begin() + begin, tokens.end());
+    }
+  }
+  return tokens;
+}
+
+std::array<TokenLayout::Run, 2> TokenLayout::runs(int of_rank) const {
+  const int64_t size = held() / 2, first = of_rank * size, last = length - first;
+  return {Run{first, first + size}, Run{last - size, last}};
+}
+
 void TokenLayout::check() const {
   const int64_t chunks = 2 * ranks;
   MG_CHECK(ranks == 1 || length % chunks == 0,

@@ -1,6 +1,7 @@
 // Assigns the tokens of a micro-batch's sequences to context-parallel ranks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,12 +15,29 @@ struct TokenLayout {
   int64_t sequences = 0;
   int64_t length = 0;  // tokens of a whole sequence
   int rank = 0, ranks = 1;
+  // Neighbouring ranks that exchange heads for tokens in two-level exchanges
+  // (ContextExchange::a2a_p2p); 1: there is one level.
+  int inner = 1;
 
   bool operator==(const TokenLayout&) const = default;
   int64_t held() const { return length / ranks; }  // tokens per sequence on this rank
   int64_t rows() const { return sequences * held(); }
   // Throws Error naming the flags if the length cannot be divided into 2 * ranks chunks.
   void check() const;
+
+  // The two levels: this rank in its group of neighbours, whose tokens are the whole sequences, and
+  // its group among all.
+  TokenLayout inner_level() const { return {sequences, held() * inner, rank % inner, inner}; }
+  TokenLayout ring_level() const { return {sequences, length, rank / inner, ranks / inner}; }
+
+  // Consecutive tokens [begin, end) of a sequence.
+  struct Run {
+    int64_t begin = 0, end = 0;
+    int64_t size() const { return end - begin; }
+    bool operator==(const Run&) const = default;
+  };
+  // The tokens of a rank if each sequence is one document, ascending.
+  std::array<Run, 2> runs(int of_rank) const;
 };
 
 // Index within its sequence of every token of every rank, ascending in each sequence: [ranks,
@@ -34,5 +52,9 @@ struct TokenLayout {
 // start. Empty: each sequence is one document.
 std::vector<int32_t> tokens_by_rank(const TokenLayout& layout,
                                     std::span<const int32_t> segment_starts = {});
+
+// The same for the groups of layout.inner neighbouring ranks, each of which holds the tokens of its
+// ranks: [ranks / inner, sequences, inner * held()]. by_rank: the result of tokens_by_rank().
+std::vector<int32_t> tokens_by_group(const TokenLayout& layout, std::span<const int32_t> by_rank);
 
 }  // namespace megatron::parallel

@@ -1,6 +1,6 @@
 #include "selftest/experiment.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +53,7 @@ std::string Layout::str() const {
   if (pipeline.stages > 1) text += fmt::format(" {}", parallel::name(pipeline.kind));
   if (pipeline.chunks > 1) text += fmt::format(" x {}", pipeline.chunks);
   if (cp > 1) text += fmt::format(", CP {} {}", cp, parallel::name(exchange));
+  if (!context_levels.empty()) text += fmt::format(" of {}", fmt::join(context_levels, " x "));
   text += fmt::format(", DP {}", dp);
   if (sharding != parallel::Sharding::none) text += fmt::format(" {}", parallel::name(sharding));
   if (ep > 1) text += fmt::format(", EP {}", ep);
@@ -77,7 +78,8 @@ training::ModelLayout Layout::model_layout() const {
                                .ep = ep,
                                .pp = pipeline.stages,
                                .etp = etp,
-                               .instances = instances},
+                               .instances = instances,
+                               .hierarchical_cp = context_levels},
                     .sequence = sequence,
                     .pipeline = pipeline,
                     .sharding = sharding,

@@ -31,8 +31,9 @@ struct Layout {
   bool overlap = false;
   parallel::TokenDispatcher dispatcher = parallel::TokenDispatcher::allgather;
   parallel::ContextExchange exchange = parallel::ContextExchange::p2p;
-  models::OffloadOptions offload;  // offloading of activations
-  double optimizer_offload = 0;    // share of the optimizer state in host memory
+  std::vector<int> context_levels = {};  // sizes of ContextExchange::a2a_p2p
+  models::OffloadOptions offload;        // offloading of activations
+  double optimizer_offload = 0;          // share of the optimizer state in host memory
   int64_t micro_batch = 8;
   int64_t bucket_elements = kBucketElements;
   int threads = 1;

@@ -258,6 +258,7 @@ void ParallelSettings::check_sizes() const {
   rows.fields(f);
   f.check();
   context_exchanges();
+  context_levels();
   check_rules(RuleScope::sizes, {.parallel = *this});
   check_positive(layers_per_virtual_stage, "num-layers-per-virtual-pipeline-stage");
   check_positive(bucket_size, "ddp-bucket-size");
@@ -315,6 +316,7 @@ parallel::Layout ParallelSettings::mesh_layout() const {
   layout.tp = static_cast<int>(tensor_parallel);
   layout.pp = static_cast<int>(pipeline_parallel);
   layout.cp = static_cast<int>(context_parallel);
+  layout.hierarchical_cp = context_levels();
   layout.ep = static_cast<int>(expert_parallel);
   layout.etp = static_cast<int>(expert_tensor_parallel.value_or(0));
   layout.instances = static_cast<int>(optimizer_instances);

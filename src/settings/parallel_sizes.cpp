@@ -1,6 +1,9 @@
 #include "settings/parallel_sizes.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::settings {
 
@@ -21,8 +24,12 @@ void ParallelSizes::size_fields(Fields& f, Of command) {
     f.add(
         "cp-comm-type", &context_exchange,
         "how context-parallel ranks exchange tokens in attention: p2p (keys and values pass around "
-        "a ring, overlapped with compute; the default), all_gather (all keys and values at once) "
-        "or a2a (all tokens of some heads); one for all layers, or one per layer");
+        "a ring, overlapped with compute; the default), all_gather (all keys and values at once), "
+        "a2a (all tokens of some heads) or a2a+p2p (a2a among neighbouring ranks, a ring of these "
+        "groups); one for all layers, or one per layer");
+    f.add("hierarchical-context-parallel-sizes", &hierarchical_context,
+          "A P: with --cp-comm-type a2a+p2p, groups of A neighbouring ranks exchange heads, and P "
+          "such groups form a ring; A times P is --context-parallel-size");
   }
   f.add("expert-model-parallel-size", &expert_parallel,
         engine ? "expert-parallel size: number of groups that the tensor-parallel ranks form, each "
@@ -45,19 +52,31 @@ std::vector<parallel::ContextExchange> ParallelSizes::context_exchanges() const 
   using parallel::ContextExchange;
   std::vector<ContextExchange> exchanges;
   for (const std::string& given : context_exchange) {
-    MG_CHECK(given != "a2a+p2p",
-             "--cp-comm-type a2a+p2p (heads within a node, a ring between nodes) is not supported "
-             "yet; use p2p, all_gather or a2a");
-    bool known = false;
-    for (const ContextExchange exchange :
-         {ContextExchange::p2p, ContextExchange::all_gather, ContextExchange::a2a})
-      if (parallel::name(exchange) == given) {
-        exchanges.push_back(exchange);
-        known = true;
-      }
-    MG_CHECK(known, "--cp-comm-type is '{}'; it is one of p2p, all_gather, a2a", given);
+    const auto known = std::ranges::find(parallel::kContextExchanges, given,
+                                         [](ContextExchange e) { return parallel::name(e); });
+    MG_CHECK(known != parallel::kContextExchanges.end(),
+             "--cp-comm-type is '{}'; it is one of p2p, all_gather, a2a, a2a+p2p", given);
+    exchanges.push_back(*known);
   }
   return exchanges;
+}
+
+std::vector<int> ParallelSizes::context_levels() const {
+  std::vector<int> sizes;
+  for (const std::string& given : hierarchical_context) {
+    const auto size = parse_number<int64_t>(given);
+    MG_CHECK(
+        size && *size > 1 && *size <= kMaxRanks,
+        "--hierarchical-context-parallel-sizes has '{}'; a level has 2 ranks or more: with one "
+        "level use --cp-comm-type a2a or p2p",
+        given);
+    sizes.push_back(static_cast<int>(*size));
+  }
+  MG_CHECK(sizes.empty() || sizes.size() == 2,
+           "--hierarchical-context-parallel-sizes has {} sizes; give two: the ranks that exchange "
+           "heads, and the groups of the ring",
+           sizes.size());
+  return sizes;
 }
 
 }  // namespace megatron::settings

@@ -15,7 +15,8 @@ struct ParallelSizes {
   static constexpr int64_t kMaxRanks = int64_t{1} << 20;
 
   int64_t tensor_parallel = 1, context_parallel = 1, pipeline_parallel = 1, expert_parallel = 1;
-  std::vector<std::string> context_exchange;  // --cp-comm-type
+  std::vector<std::string> context_exchange;      // --cp-comm-type
+  std::vector<std::string> hierarchical_context;  // --hierarchical-context-parallel-sizes
   std::optional<int64_t> expert_tensor_parallel;
   bool sequence_parallel = false;
 
@@ -25,6 +26,9 @@ struct ParallelSizes {
   void size_fields(Fields& fields, Of command);
   // One for all layers, or one for each. Throws Error for an unknown name.
   std::vector<parallel::ContextExchange> context_exchanges() const;
+  // The sizes of the two levels of a2a+p2p, or none. Throws Error if there are other numbers of
+  // them, or one that is not a number above 1.
+  std::vector<int> context_levels() const;
   // Number of ranks among which a layer's experts are divided.
   int64_t expert_ranks() const {
     return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);

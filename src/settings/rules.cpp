@@ -52,6 +52,11 @@ const std::vector<Derived> kDerived = {
        return text(s.recompute.granularity == "full" ||
                    std::ranges::find(s.recompute.modules, "moe") != s.recompute.modules.end());
      }},
+    {"exchanges-on-two-levels",
+     [](const S& s) {
+       return text(std::ranges::find(s.parallel.context_exchange, "a2a+p2p") !=
+                   s.parallel.context_exchange.end());
+     }},
     {"zero-bubble",
      [](const S& s) { return text(s.parallel.schedule.value_or("").starts_with("zb-")); }},
 };
@@ -165,6 +170,12 @@ const std::vector<Rule> kRules = {
      "--expert-tensor-parallel-size {value} differs from --tensor-model-parallel-size "
      "{tensor-model-parallel-size}, which needs --sequence-parallel: give it, or leave "
      "--expert-tensor-parallel-size out"},
+    {sizes, "hierarchical-context-parallel-sizes", "!exchanges-on-two-levels",
+     "--hierarchical-context-parallel-sizes {value} are the levels of --cp-comm-type a2a+p2p: give "
+     "that, or drop the sizes"},
+    {sizes, "cp-comm-type", "exchanges-on-two-levels & !hierarchical-context-parallel-sizes",
+     "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes: the number of ranks that "
+     "exchange heads and the number of their groups, whose product is --context-parallel-size"},
     {parallel, "num-virtual-stages-per-pipeline-rank|pipeline-model-parallel-layout",
      "num-layers-per-virtual-pipeline-stage",
      "--num-layers-per-virtual-pipeline-stage and --{flag} both set the number of chunks per "

@@ -1,5 +1,6 @@
 #include "parallel/mesh.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +64,7 @@ TEST(Mesh, GroupsAreMegatrons) {
       const Mesh mesh = Mesh::build(c.layout, world);
       const int rank = world.rank();
       EXPECT_EQ(&mesh.world(), &world);
-      const auto expect = [&](Group& group, const char* name) {
+      const auto expect = [&](Group& group, const std::string& name) {
         const std::vector<int> list = list_with(entry["groups"][name], rank);
         ASSERT_FALSE(list.empty()) << name;
         EXPECT_EQ(ranks_of(group, rank, runtime), list) << name;
@@ -71,6 +72,9 @@ TEST(Mesh, GroupsAreMegatrons) {
       };
       for (const auto& [name, axes] : kDense) expect(mesh.group(axes), name);
       for (const auto& [name, axes] : kExpert) expect(mesh.expert_group(axes), name);
+      for (size_t level = 0; level < c.layout.hierarchical_cp.size(); ++level)
+        expect(mesh.context_level(level),
+               fmt::format("HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L{}", level));
     });
   }
   EXPECT_EQ(layouts, 52);

@@ -18,7 +18,6 @@ constexpr int64_t kTokens = 16, kPerStep = 4;
 struct Feature {
   std::string name;
   void (*change)(ModelFlags&);
-  bool by_heads = true;  // true if heads can be exchanged
 };
 
 void PrintTo(const Feature& f, std::ostream* out) { *out << f.name; }
@@ -36,14 +35,16 @@ TEST_P(ContextParallel, GivesTheResultsOfOneRank) {
                               environment);
   const std::vector<optim::Method> methods = {optim::Method::sgd};
   const Outcome expected = experiment.run({.micro_batch = 2}, methods);
-  std::vector<Layout> layouts = {
+  const std::vector<Layout> layouts = {
       {.cp = 2, .exchange = ContextExchange::p2p, .micro_batch = 2},
       {.cp = 4, .exchange = ContextExchange::p2p, .micro_batch = 1},
       {.cp = 2, .exchange = ContextExchange::all_gather, .micro_batch = 2},
-      {.tp = 2, .cp = 2, .sequence = true, .exchange = ContextExchange::p2p, .micro_batch = 2}};
-  if (GetParam().by_heads)
-    for (const int ranks : {2, 4})
-      layouts.push_back({.cp = ranks, .exchange = ContextExchange::a2a, .micro_batch = 2});
+      {.cp = 4, .exchange = ContextExchange::all_gather, .micro_batch = 2},
+      {.tp = 2, .cp = 2, .sequence = true, .exchange = ContextExchange::p2p, .micro_batch = 2},
+      {.cp = 2, .exchange = ContextExchange::a2a, .micro_batch = 2},
+      {.cp = 4, .exchange = ContextExchange::a2a, .micro_batch = 2},
+      {.cp = 4, .exchange = ContextExchange::a2a_p2p, .context_levels = {2, 2}, .micro_batch = 2},
+      {.cp = 8, .exchange = ContextExchange::a2a_p2p, .context_levels = {4, 2}, .micro_batch = 1}};
   for (const Layout& layout : layouts) {
     Report report(GetParam().name);
     compare_outcomes(layout.str(), experiment.run(layout, methods), expected,
@@ -58,9 +59,19 @@ INSTANTIATE_TEST_SUITE_P(
         Feature{"grouped heads", [](ModelFlags&) {}},
         Feature{"dropout", [](ModelFlags& f) { f.hidden_dropout = f.attention_dropout = 0.25; }},
         Feature{"a window", [](ModelFlags& f) { f.window_size = "5,0"; }},
+        Feature{"a window of one token", [](ModelFlags& f) { f.window_size = "0,0"; }},
+        Feature{"a window of nearly all", [](ModelFlags& f) { f.window_size = "14,0"; }},
+        Feature{"a short window with dropout and sinks",
+                [](ModelFlags& f) {
+                  f.window_size = "2,0";
+                  f.hidden_dropout = f.attention_dropout = 0.25;
+                  f.softmax_type = models::SoftmaxType::learnable;
+                }},
+        Feature{"sinks of zero",
+                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::off_by_one; }},
         Feature{"norms of queries and keys", [](ModelFlags& f) { f.qk_layernorm = true; }},
         Feature{"learned sinks",
-                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::learnable; }, false}),
+                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::learnable; }}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace(name, ' ', '_');

@@ -166,9 +166,20 @@ TEST_F(BadLayout, Sharding) {
   const std::string context = "--ranks 4 --context-parallel-size ";
   refused(context + "4 --seq-length 20", {"into 8 chunks of equal size, but 20 tokens"});
   refused(context + "3", {"4 ranks cannot be divided", "context parallel 3"});
-  refused(context + "2 --cp-comm-type ring", {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
+  refused(context + "2 --cp-comm-type ring",
+          {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a, a2a+p2p"});
   refused(context + "2 --cp-comm-type p2p a2a", {"--cp-comm-type has 2 values", "the 12 layers"});
-  refused(context + "2 --cp-comm-type a2a+p2p", {"not supported yet; use p2p, all_gather or a2a"});
+  const std::string levels = " --hierarchical-context-parallel-sizes ", sizes = levels.substr(1);
+  refused(context + "4 --cp-comm-type a2a+p2p", {"a2a+p2p needs " + sizes.substr(0, 37)});
+  refused(context + "4" + levels + "2 2", {sizes + "2 2 are the levels of --cp-comm-type a2a+p2p"});
+  const std::string two = context + "4 --cp-comm-type a2a+p2p" + levels;
+  refused(two + "2 4", {sizes + "2 x 4 is not --context-parallel-size 4: make them equal"});
+  refused(two + "1 4", {sizes + "has '1'", "use --cp-comm-type a2a or p2p"});
+  refused(two + "4", {sizes + "has 1 sizes; give two"});
+  refused(
+      "--ranks 16 --context-parallel-size 16 --seq-length 32 --cp-comm-type a2a+p2p" + levels +
+          "8 2",
+      {"--cp-comm-type a2a+p2p divides the 4 heads", "among the 8 ranks of a group of " + sizes});
   refused("--ranks 8 --context-parallel-size 8 --cp-comm-type a2a",
           {"--cp-comm-type a2a divides the", "use p2p"});
   refused("--fine-grained-activation-offloading", {"use --cpu-offloading-num-layers"});

@@ -19,6 +19,8 @@ std::vector<FlagRow> axis_flags() {
        two + "--context-parallel-size 2 --profile --profile-step-start 0 --profile-step-end 1 "
              "--profile-dir {w}/trace",
        "--cp-comm-type p2p"},
+      {"hierarchical-context-parallel-sizes", "end", "--hierarchical-context-parallel-sizes 2 2",
+       "--ranks 4 --context-parallel-size 4 --cp-comm-type a2a+p2p"},
       {"pipeline-model-parallel-size", "memory", "--pipeline-model-parallel-size 2", two},
       {"expert-model-parallel-size", "memory", "--expert-model-parallel-size 2",
        two + "--num-experts 4"},

@@ -97,15 +97,15 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
                        {.data_parallel = run.data});
   if (look) look(trained);
   trained.step.begin({});
-  const parallel::TokenLayout layout = trained.ranks.tokens(kSequences, kLength);
-  const auto tokens = static_cast<size_t>(layout.rows());
-  const corpus::HostBatch batch{.layout = layout,
-                                .tokens = std::vector<int32_t>(tokens),
-                                .positions = std::vector<int32_t>(tokens),
-                                .labels = std::vector<int32_t>(tokens),
-                                .loss_mask = std::vector<float>(tokens, 1),
-                                .sample_ids = std::vector<int64_t>(kSequences),
-                                .segment_starts = {}};
+  const size_t tokens = kSequences * kLength;
+  corpus::HostBatch batch{.layout = {.sequences = kSequences, .length = kLength},
+                          .tokens = std::vector<int32_t>(tokens),
+                          .positions = std::vector<int32_t>(tokens),
+                          .labels = std::vector<int32_t>(tokens),
+                          .loss_mask = std::vector<float>(tokens, 1),
+                          .sample_ids = std::vector<int64_t>(kSequences),
+                          .segment_starts = {}};
+  corpus::keep_tokens(batch, trained.ranks.tokens(kSequences, kLength));
   const std::vector<corpus::HostBatch> batches(kMicroBatches, batch);
   trained.step.run(batches, {.learning_rate = 1e-3});
   counter.sent = 0;
@@ -246,6 +246,69 @@ TEST(Traffic, OfEachPipelineStage) {
       }
     }
   }
+}
+
+// Bytes of the calls of attention's exchanges, over all ranks, a layer and micro-batch.
+double exchanged(RunOf run) {
+  double sum = 0;
+  for (run.rank = 0; run.rank < run.ranks; ++run.rank)
+    for (const auto& [call, bytes] : counted(run).calls)
+      if (call.starts_with("context, ")) sum += bytes;
+  return sum / static_cast<double>(kMicroBatches * run.model->num_layers());
+}
+
+constexpr int kContextRanks = 4;
+
+RunOf with_context(models::ModelFlags flags, DType type, parallel::ContextExchange exchange) {
+  RunOf run{
+      .model = models::model_from_flags(flags, kLength), .type = type, .ranks = kContextRanks};
+  run.layout.ranks.layout.cp = kContextRanks;
+  run.layout.ranks.context_exchange = {exchange};
+  if (exchange == parallel::ContextExchange::a2a_p2p)
+    run.layout.ranks.layout.hierarchical_cp = {2, 2};
+  return run;
+}
+
+// The closed forms of docs/parallelism.md.
+TEST(Traffic, OfContextParallelism) {
+  using parallel::ContextExchange;
+  constexpr double n = kContextRanks;
+  for (const int64_t groups : {4, 2}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const double element = static_cast<double>(size_of(type)),
+                   head = kSequences * kLength * 16,  // elements of all tokens
+          queries = 4 * head, keys = 2 * static_cast<double>(groups) * head;
+      const auto expect = [&](ContextExchange exchange, double bytes) {
+        EXPECT_DOUBLE_EQ(exchanged(with_context(llama(groups, true), type, exchange)), bytes)
+            << name(exchange) << " of " << groups << " groups, " << name(type);
+      };
+      // Backward passes keys and values once more, and their gradients in f32 back to their rank.
+      expect(ContextExchange::p2p, 2 * (n - 1) * keys * element + n * keys * 4);
+      expect(ContextExchange::all_gather, 2 * (n - 1) * keys * element);
+      // Fewer key heads than ranks are sent to each rank that shares them.
+      const double sent_keys = 2 * std::max<double>(static_cast<double>(groups), n) * head;
+      expect(ContextExchange::a2a, 2 * (n - 1) / n * (2 * queries + sent_keys) * element);
+      // Groups of two ranks, then rings of two with half of the heads each.
+      expect(ContextExchange::a2a_p2p,
+             2 * 0.5 * (2 * queries + keys) * element + 2 * keys * element + 2 * keys * 4);
+    }
+  }
+}
+
+// A window of an eighth of the sequence, the size of a chunk: of seven chunks that see their
+// predecessor, six get three tokens of it from another rank.
+TEST(Traffic, OfAWindowIsThatOfTheSeenTokens) {
+  using parallel::ContextExchange;
+  models::ModelFlags windowed = llama(2, true);
+  windowed.window_size = "3,0";
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const ContextExchange exchange : {ContextExchange::p2p, ContextExchange::all_gather}) {
+      const double token = 2 * 2 * 16 * static_cast<double>(size_of(type)),  // keys and values
+          all = exchanged(with_context(llama(2, true), type, exchange));
+      const double seen = exchanged(with_context(windowed, type, exchange));
+      EXPECT_DOUBLE_EQ(seen, 2 * 6 * 3 * kSequences * token);
+      EXPECT_LT(seen, all / 4);
+    }
 }
 
 }  // namespace

@@ -36,6 +36,32 @@ TEST(TokenLayout, ARankHoldsAChunkFromTheFrontAndOneFromTheBack) {
             (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
 }
 
+TEST(TokenLayout, RunsAreTheTokensOfARank) {
+  const TokenLayout layout{.sequences = 1, .length = 48, .ranks = 4};
+  const std::vector<int32_t> by_rank = tokens_by_rank(layout);
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    std::vector<int32_t> tokens;
+    for (const TokenLayout::Run& run : layout.runs(rank))
+      for (int64_t t = run.begin; t < run.end; ++t) tokens.push_back(static_cast<int32_t>(t));
+    EXPECT_EQ(of_rank(layout, by_rank, rank), tokens);
+  }
+}
+
+// So that the groups of a two-level exchange have equal work, too.
+TEST(TokenLayout, GroupsOfNeighboursHoldWhatAsManyRanksWould) {
+  const TokenLayout layout{.sequences = 2, .length = 48, .rank = 5, .ranks = 6, .inner = 2};
+  const TokenLayout inner = layout.inner_level(), ring = layout.ring_level();
+  EXPECT_EQ(inner, (TokenLayout{.sequences = 2, .length = 16, .rank = 1, .ranks = 2}));
+  EXPECT_EQ(ring, (TokenLayout{.sequences = 2, .length = 48, .rank = 2, .ranks = 3}));
+  EXPECT_EQ(inner.held(), layout.held());
+  EXPECT_EQ(inner.length, ring.held());
+  EXPECT_EQ(tokens_by_group(layout, tokens_by_rank(layout)), tokens_by_rank(ring));
+  const TokenLayout small{.sequences = 1, .length = 12, .ranks = 4, .inner = 2};
+  const std::vector<int32_t> by_rank = {5, 6, 11, 1, 2, 3, 0, 9, 10, 4, 7, 8};
+  EXPECT_EQ(tokens_by_group(small, by_rank),
+            (std::vector<int32_t>{1, 2, 3, 5, 6, 11, 0, 4, 7, 8, 9, 10}));
+}
+
 TEST(TokenLayout, EachDocumentIsCutByItself) {
   const TokenLayout layout{.sequences = 1, .length = 12, .ranks = 2};
   EXPECT_EQ(tokens_by_rank(layout, starts_of({4, 8})),

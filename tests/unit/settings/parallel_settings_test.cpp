@@ -105,7 +105,20 @@ TEST(ParallelSettings, UndividedSequencesAndExpertsAreRefusedByName) {
   expect_in(error([](Settings& s) { s.context_parallel = 3; }),
             {"--context-parallel-size 3", "4 ranks"});
   expect_in(error([](Settings& s) { s.context_exchange = {"ring"}; }),
-            {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
+            {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a, a2a+p2p"});
+  const auto levels = [&](std::vector<std::string> sizes, std::string exchange = "a2a+p2p") {
+    return error([&](Settings& s) {
+      s.context_parallel = 4;
+      s.context_exchange = {std::move(exchange)};
+      s.hierarchical_context = std::move(sizes);
+    });
+  };
+  EXPECT_EQ(levels({"2", "2"}), "");
+  expect_in(levels({}), {"a2a+p2p needs --hierarchical-context-parallel-sizes"});
+  expect_in(levels({"2", "2"}, "p2p"), {"sizes 2 2 are the levels of --cp-comm-type a2a+p2p"});
+  expect_in(levels({"2", "4"}), {"2 x 4 is not --context-parallel-size 4"});
+  expect_in(levels({"4"}), {"has 1 sizes; give two"});
+  expect_in(levels({"two", "2"}), {"has 'two'"});
   expect_in(
       error([](Settings& s) { s.tensor_parallel = s.expert_parallel = 2; }),
       {"--expert-model-parallel-size 2", "--tensor-model-parallel-size 2", "--sequence-parallel"});

@@ -1,0 +1,77 @@
+#include "parallel/seen_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/attention.h"
+
+namespace megatron::parallel {
+namespace {
+
+struct Case {
+  int ranks;
+  int64_t length, window, chunk;
+};
+
+class SeenTokensOf : public ::testing::TestWithParam<Case> {};
+
+// True if a query of the rank sees the token.
+bool sees(const TokenLayout& layout, const Case& c, int rank, int64_t token) {
+  for (const TokenLayout::Run& run : layout.runs(rank))
+    for (int64_t query = run.begin; query < run.end; ++query)
+      if (token <= query && token >= kernels::lowest_seen(query, c.window, c.chunk)) return true;
+  return false;
+}
+
+TEST_P(SeenTokensOf, ThoseThatAnyQuerySees) {
+  const Case& c = GetParam();
+  const TokenLayout layout{.sequences = 1, .length = c.length, .ranks = c.ranks};
+  const SeenTokens seen(layout, c.window, c.chunk);
+  int64_t exchanged = 0;
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    std::vector<int64_t> tokens;
+    for (int64_t t = 0; t < c.length; ++t)
+      if (sees(layout, c, rank, t)) tokens.push_back(t);
+    std::vector<int64_t> listed;
+    for (const auto& run : seen.seen(rank))
+      for (int64_t t = run.begin; t < run.end; ++t) {
+        EXPECT_EQ(seen.index_seen(rank, t), std::ssize(listed));
+        listed.push_back(t);
+      }
+    EXPECT_EQ(listed, tokens) << "rank " << rank;
+    int64_t of_all = 0;
+    for (int holder = 0; holder < c.ranks; ++holder) {
+      int64_t index = 0, count = 0;
+      for (const auto& held : layout.runs(holder))
+        for (int64_t t = held.begin; t < held.end; ++t, ++index) {
+          EXPECT_EQ(seen.index_held(holder, t), index);
+          count += sees(layout, c, rank, t);
+        }
+      EXPECT_EQ(seen.count(rank, holder), count);
+      int64_t in_runs = 0;
+      for (const auto& run : seen.seen(rank, holder)) in_runs += run.size();
+      EXPECT_EQ(in_runs, count);
+      of_all += count;
+      if (holder == rank) EXPECT_EQ(count, layout.held());
+      else exchanged += count;
+    }
+    EXPECT_EQ(of_all, std::ssize(tokens));
+  }
+  EXPECT_EQ(seen.exchanged(), exchanged);
+  EXPECT_EQ(seen.few(), (c.window > 0 || c.chunk > 0) && exchanged <= (c.ranks - 1) * c.length / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SeenTokensOf,
+                         ::testing::Values(Case{2, 16, 0, 0}, Case{2, 16, 1, 0}, Case{2, 16, 5, 0},
+                                           Case{2, 16, 15, 0}, Case{4, 48, 6, 0}, Case{4, 48, 7, 0},
+                                           Case{4, 48, 20, 0}, Case{4, 48, 0, 6}, Case{4, 48, 0, 8},
+                                           Case{4, 48, 5, 16}, Case{8, 32, 3, 0}));
+
+TEST(SeenTokens, NoneOfOthersInChunksOfAttentionThatEndWithTheirs) {
+  const TokenLayout layout{.sequences = 1, .length = 48, .ranks = 4};
+  EXPECT_EQ(SeenTokens(layout, 0, 6).exchanged(), 0);
+  EXPECT_EQ(SeenTokens(layout, 1, 0).exchanged(), 0);
+  EXPECT_EQ(SeenTokens(layout, 2, 0).exchanged(), 6);
+}
+
+}  // namespace
+}  // namespace megatron::parallel
