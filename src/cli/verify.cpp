@@ -167,11 +167,13 @@ int verify(const Arguments& arguments) {
       .data_parallel = static_cast<int>(data_parallel),
       .context_parallel = static_cast<int>(sizes.context_parallel),
       .context_exchange = sizes.context_exchanges(),
+      .context_levels = sizes.context_levels(),
       .expert_parallel = static_cast<int>(sizes.expert_parallel),
       .expert_tensor_parallel = static_cast<int>(sizes.expert_tensor_parallel.value_or(0)),
       .sharding = sharding,
       .sequence_parallel = sizes.sequence_parallel,
       .reading = reading};
+  parallel::rank_lists(options.layout().ranks.layout, static_cast<int>(all), parallel::Axis::cp);
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)
     refused += !verify_one(directory, directories.size() == 1, options, reports);

@@ -122,10 +122,20 @@ class LayoutCheck {
 
   // All exchanges are the same to one rank.
   std::string exchange() const {
-    if (settings_.parallel.context_parallel > 1 ||
-        settings_.parallel.context_exchange == std::vector<std::string>{"p2p"})
-      return {};
-    return "one rank exchanges nothing";
+    const settings::ParallelSettings& p = settings_.parallel;
+    if (p.context_parallel == 1)
+      return p.context_exchange[0] == "p2p" ? "" : "one rank exchanges nothing";
+    return said([&](std::vector<SettingNote>&) {
+      parallel::rank_lists(p.mesh_layout(), static_cast<int>(p.context_parallel),
+                           parallel::Axis::cp);
+    });
+  }
+
+  std::string heads() const {
+    const settings::ParallelSettings& p = settings_.parallel;
+    const int64_t held = limits_.heads / p.tensor_parallel;
+    if (p.context_exchange[0] != "a2a" || held % p.context_parallel == 0) return {};
+    return fmt::format("{} heads cannot be divided among {} ranks", held, p.context_parallel);
   }
 
   std::string expert_ranks() const {
@@ -191,6 +201,7 @@ class Rules {
     add({kTensor, kSequence}, &Check::parallel);
     add({kModel, kExpert, kExpertTensor}, &Check::experts);
     add({kContext, kExchange}, &Check::exchange);
+    add({kTensor, kContext, kExchange}, &Check::heads);
     add({kTensor, kContext, kPipeline, kData, kInstances, kExpert, kExpertTensor},
         &Check::expert_ranks);
     add({kPipeline, kSchedule}, &Check::parallel);
@@ -254,8 +265,8 @@ const std::vector<Factor>& layout_factors() {
   static const std::vector<Factor> factors = {
       {"tp", {"1", "2", "4"}},
       {"sequence", {"off", "on"}},
-      {"cp", {"1", "2"}},
-      {"exchange", {"p2p", "all_gather", "a2a"}},
+      {"cp", {"1", "2", "4"}},
+      {"exchange", {"p2p", "all_gather", "a2a", "a2a+p2p"}},
       {"pp", {"1", "2", "3", "4"}},
       {"schedule", {"1f1b", "interleaved", "zb-h1", "zb-v"}},
       {"dp", {"1", "2", "3", "4"}},
@@ -280,6 +291,7 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   parallel.sequence_parallel = value(row, kSequence) == "on";
   parallel.context_parallel = number(row, kContext);
   parallel.context_exchange = {value(row, kExchange)};
+  if (value(row, kExchange) == "a2a+p2p") parallel.hierarchical_context = {"2", "2"};
   parallel.pipeline_parallel = number(row, kPipeline);
   parallel.schedule = value(row, kSchedule);
   const int64_t chunks = chunks_of(*parallel.schedule);

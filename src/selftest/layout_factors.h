@@ -11,7 +11,7 @@ namespace megatron::selftest {
 // Limits of the layouts in the matrix.
 struct LayoutLimits {
   int ranks = 16;                           // maximum
-  int64_t num_layers = 4;                   // of the model
+  int64_t num_layers = 4, heads = 8;        // of the model
   int64_t seq_length = 32, sequences = 48;  // per step, over all data-parallel ranks
 };
 

@@ -29,6 +29,7 @@ Layout layout_of(const LayoutSettings& s) {
           .overlap = s.parallel.overlap_grad_reduce,
           .dispatcher = s.parallel.ranks_options(kLimits.num_layers).dispatcher,
           .exchange = s.parallel.context_exchanges().at(0),
+          .context_levels = s.parallel.context_levels(),
           .offload = s.offload.options(),
           .optimizer_offload = s.offload.fraction(),
           .micro_batch = s.micro_batch};
@@ -70,7 +71,7 @@ std::vector<TinyModel> matrix_models() {
   all.push_back({"experts of a capacity", with_capacity(all.back().flags)});
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
-    m.flags.num_attention_heads = 8;
+    m.flags.num_attention_heads = kLimits.heads;
     m.flags.kv_channels = 4;
     if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
   }
@@ -86,6 +87,7 @@ Layout plain(const Layout& layout) {
           .etp = layout.etp,
           .sequence = layout.sequence,
           .exchange = layout.exchange,
+          .context_levels = layout.context_levels,
           .micro_batch = layout.micro_batch};
 }
 

@@ -1,5 +1,7 @@
 #include "selftest/verify.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -55,6 +57,7 @@ class Subject {
           DeviceKind device, const VerifyOptions& options, comm::Group& world)
       : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
+        multiple_(options.length_multiple()),
         model_(model, type_, 0, options.layout(), world, runtime_,
                {.data_parallel = {.sharding = options.sharding}}),
         device_batch_(runtime_, type_) {
@@ -86,16 +89,13 @@ class Subject {
 
   Runtime runtime_;
   DType type_;
+  int64_t multiple_;
   training::TrainedModel model_;
   corpus::DeviceBatch device_batch_;
 };
 
 corpus::HostBatch Subject::own_tokens(corpus::HostBatch batch) const {
-  const parallel::TensorParallel tensor = model_.ranks.tensor();
-  const parallel::Mesh& mesh = model_.ranks.mesh();
-  const int context = mesh.size(parallel::Axis::cp);
-  if (context > 1)
-    corpus::pad_sequences(batch, 2 * context * (tensor.divides_tokens() ? tensor.size() : 1));
+  corpus::pad_sequences(batch, multiple_);
   corpus::keep_tokens(batch, model_.ranks.tokens(batch.layout.sequences, batch.layout.length));
   return batch;
 }
@@ -309,7 +309,8 @@ training::ModelLayout VerifyOptions::layout() const {
                                .cp = context_parallel,
                                .ep = expert_parallel,
                                .pp = pipeline_parallel,
-                               .etp = expert_tensor_parallel},
+                               .etp = expert_tensor_parallel,
+                               .hierarchical_cp = context_levels},
                     .sequence = sequence_parallel,
                     .pipeline = {.stages = pipeline_parallel},
                     .sharding = sharding,
@@ -325,6 +326,9 @@ std::string VerifyOptions::text() const {
   add("tensor", tensor_parallel);
   if (sequence_parallel) text += ", sequence parallel";
   add("context", context_parallel);
+  for (const parallel::ContextExchange exchange : context_exchange)
+    text += fmt::format(" {}", name(exchange));
+  if (!context_levels.empty()) text += fmt::format(" {}", fmt::join(context_levels, " x "));
   add("pipeline", pipeline_parallel);
   add("data", data_parallel);
   add("expert", expert_parallel);
@@ -343,6 +347,11 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
     const ExpectedBatch batch = read_expected_batch(expected, model);
+    corpus::HostBatch padded = batch.host;
+    corpus::pad_sequences(padded, options.length_multiple());
+    if (padded.layout.length != batch.host.layout.length)
+      report.note(fmt::format("sequences of {} tokens padded to {}", batch.host.layout.length,
+                              padded.layout.length));
     const auto greedy = read_greedy_batch(expected, batch.host, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {

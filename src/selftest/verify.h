@@ -22,6 +22,7 @@ struct VerifyOptions {
   // Context-parallel ranks and their exchange of tokens.
   int context_parallel = 1;
   std::vector<parallel::ContextExchange> context_exchange = {};
+  std::vector<int> context_levels = {};  // sizes of ContextExchange::a2a_p2p
   // Tensor- and data-parallel ranks that the experts, and each expert's matrices, are divided
   // among; expert_tensor_parallel 0: same as tensor_parallel.
   int expert_parallel = 1, expert_tensor_parallel = 0;
@@ -32,6 +33,11 @@ struct VerifyOptions {
 
   int ranks() const {
     return tensor_parallel * context_parallel * pipeline_parallel * data_parallel;
+  }
+  // Sequences are padded to a multiple of this many tokens.
+  int64_t length_multiple() const {
+    if (context_parallel == 1) return 1;
+    return 2 * context_parallel * (sequence_parallel ? tensor_parallel : 1);
   }
   training::ModelLayout layout() const;
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
