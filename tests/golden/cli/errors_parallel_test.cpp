@@ -176,10 +176,10 @@ TEST_F(BadLayout, Sharding) {
   refused(two + "2 4", {sizes + "2 x 4 is not --context-parallel-size 4: make them equal"});
   refused(two + "1 4", {sizes + "has '1'", "use --cp-comm-type a2a or p2p"});
   refused(two + "4", {sizes + "has 1 sizes; give two"});
-  refused(
-      "--ranks 16 --context-parallel-size 16 --seq-length 32 --cp-comm-type a2a+p2p" + levels +
-          "8 2",
-      {"--cp-comm-type a2a+p2p divides the 4 heads", "among the 8 ranks of a group of " + sizes});
+  refused("--ranks 16 --context-parallel-size 16 --seq-length 32 --cp-comm-type a2a+p2p" + levels +
+              "8 2",
+          {"--cp-comm-type a2a+p2p divides the 4 heads",
+           "among the 8 ranks of a group of --hierarchical-context"});
   refused("--ranks 8 --context-parallel-size 8 --cp-comm-type a2a",
           {"--cp-comm-type a2a divides the", "use p2p"});
   refused("--fine-grained-activation-offloading", {"use --cpu-offloading-num-layers"});
