@@ -22,8 +22,10 @@ MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType typ
       runtime.stream().target().kind != DeviceKind::cuda)
     return;
   const parallel::ModelRanks shared = ranks.modules();
-  std::vector<comm::Group*> within = {tensor_.group, shared.context},
-                            async = {tensor_.async, shared.context_async};
+  std::vector<comm::Group*> within = {tensor_.group, shared.context, shared.context_inner,
+                                      shared.context_ring},
+                            async = {tensor_.async, shared.context_async,
+                                     shared.context_ring_async};
   for (std::vector<comm::Group*>* groups : {&within, &async}) std::erase(*groups, nullptr);
   MG_CHECK(!runtime.device().has_data() || std::ranges::all_of(within, &comm::Group::queued),
            "--cuda-graph-impl local cannot capture communication of tensor-parallel or "

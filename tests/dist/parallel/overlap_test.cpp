@@ -166,7 +166,8 @@ Lines ring_lines() {
     Products kernels(lines);
     runtime.stream().watch(&kernels);
     const TokenLayout layout{1, 4 * kRanks, world.rank(), kRanks};
-    ContextTokens tokens{.layout = layout};
+    ContextTokens tokens;
+    tokens.layout = layout;
     tokens.rank_indices = testing::make(runtime, {layout.length}, DType::i32);
     copy_from(tokens.rank_indices, std::span<const int32_t>(tokens_by_rank(layout)));
     Tape tape(runtime);

@@ -91,22 +91,6 @@ double data_parallel_bytes(const TrafficShape& s, const SpanElements& parameters
   return reduced + value * gathered;
 }
 
-double context_parallel_bytes(const TrafficShape& s, parallel::ContextExchange exchange,
-                              int ranks) {
-  const models::AttentionFacts& a = *s.model->facts().attention;
-  const double e = d(s.tokens) * d(a.head_size), size = d(size_of(s.type)),
-               passes = d(s.micro_batches) * d(s.model->num_layers()), q = d(a.heads),
-               k = d(a.key_heads), n = ranks;
-  switch (exchange) {
-    case parallel::ContextExchange::p2p:
-      return passes * 2 * k * e * (2 * share(ranks) * size + kGradient);
-    case parallel::ContextExchange::all_gather: return passes * 4 * share(ranks) * k * e * size;
-    case parallel::ContextExchange::a2a:
-      return passes * 2 * share(ranks) / n * 2 * (q + std::max(k, n)) * e * size;
-  }
-  return 0;
-}
-
 double pipeline_bytes(const TrafficShape& s, const parallel::PipelineShape& pipeline, int stage) {
   const auto elsewhere = [&](int virtual_stage) {
     return virtual_stage >= 0 && virtual_stage < pipeline.virtual_stages() &&

@@ -49,15 +49,6 @@ SpanElements span_elements(const models::Model& model);
 double data_parallel_bytes(const TrafficShape& shape, const SpanElements& parameters, int ranks,
                            const parallel::DataParallelOptions& options);
 
-// Exchange of the tokens of n context-parallel ranks in attention: of E = T D elements a head, T
-// tokens of whole sequences in a micro-batch, Q query heads and K key heads. p2p passes each block
-// of keys and values on n - 1 times in either pass, and in backward the f32 gradients of a block n
-// times, until they are home. all_gather gathers keys and values, and scatters their gradients. a2a
-// exchanges queries, keys, values and results, and the gradient of each; fewer key heads than ranks
-// count as one a rank.
-double context_parallel_bytes(const TrafficShape& shape, parallel::ContextExchange exchange,
-                              int ranks);
-
 // What a stage sends: A to the stage of the next piece and a gradient like it to that of the piece
 // before, for each of its pieces and micro-batches; first and last stage of a tied model an
 // all-reduce of the embedding's gradient, once.

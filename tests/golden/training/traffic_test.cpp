@@ -200,28 +200,6 @@ TEST(Traffic, SpansHoldTheParametersOfTheModel) {
   }
 }
 
-TEST(Traffic, OfContextParallelism) {
-  using parallel::ContextExchange;
-  for (const models::Model& model : all_models()) {
-    for (const DType type : {DType::f32, DType::bf16}) {
-      for (const int ranks : {2, 4}) {
-        for (const ContextExchange exchange :
-             {ContextExchange::p2p, ContextExchange::all_gather, ContextExchange::a2a}) {
-          RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
-          run.layout.ranks.layout.cp = ranks;
-          run.layout.ranks.context_exchange = {exchange};
-          run.layout.ranks.async = true;
-          const Counter counter = counted(run);
-          EXPECT_DOUBLE_EQ(counter.calls.at("context, "),
-                           context_parallel_bytes(run.shape(), exchange, ranks))
-              << text(run) << ", " << parallel::name(exchange) << "\n"
-              << counter.text();
-        }
-      }
-    }
-  }
-}
-
 TEST(Traffic, OfEachPipelineStage) {
   const std::vector<std::pair<ScheduleKind, int>> kinds = {{ScheduleKind::one_f_one_b, 1},
                                                            {ScheduleKind::zero_bubble_h1, 1},
