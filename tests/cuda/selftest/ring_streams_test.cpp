@@ -58,7 +58,8 @@ TEST(RingStreams, AttentionToABlockEndsWhileTheNextOneIsStuck) {
       return t;
     };
     const TokenLayout layout{1, 16 * kRanks, world.rank(), kRanks};
-    ContextTokens tokens{.layout = layout};
+    ContextTokens tokens;
+    tokens.layout = layout;
     tokens.rank_indices =
         Tensor::empty(runtime.arena(MemoryClass::activations), {layout.length}, DType::i32, "test");
     copy_from(tokens.rank_indices, std::span<const int32_t>(tokens_by_rank(layout)));
