@@ -112,6 +112,7 @@ std::vector<Layout> layouts() {
           {.cp = 2, .exchange = ContextExchange::all_gather},
           {.cp = 2, .exchange = ContextExchange::a2a},
           {.cp = 4, .exchange = ContextExchange::a2a},
+          {.cp = 4, .exchange = ContextExchange::a2a_p2p, .context_levels = {2, 2}},
           {.tp = 2, .cp = 2, .sequence = true, .exchange = ContextExchange::p2p}};
 }
 

@@ -1,9 +1,10 @@
 // What plans say of each exchange of context-parallel ranks is what ranks execute: calls, bytes,
 // overlap, and memory.
-#include "training/plan/compare_exchanges.h"
+#include <algorithm>
 
 #include "dist/training/executed_run.h"
 #include "dist/training/runs.h"
+#include "training/plan/compare_exchanges.h"
 
 namespace megatron::training {
 namespace {
@@ -38,6 +39,37 @@ TEST(ContextExchanges, ArePlannedAsExecuted) {
   }
 }
 
+// Exchanges on two levels, and of what windows see, which is asked for at once.
+TEST(ContextExchanges, OfLevelsAndWindowsArePlannedAsExecuted) {
+  const std::string four = "--context-parallel-size 4 --micro-batch-size 1 ",
+                    levels = "--hierarchical-context-parallel-sizes 2 2 --cp-comm-type a2a+p2p ",
+                    window = "--window-size 2,0 ";
+  const auto expect_planned = [&](const std::string& flags) {
+    const SettledRun run = settle_run(with_flags(deep_llama(), four + flags));
+    const auto planned = compare_exchanges(run.settings, run.model);
+    const auto found =
+        std::ranges::find(planned->all, planned->given[0], &plan::ContextExchange::name);
+    EXPECT_EQ(found->refused, "") << flags;
+    const ExecutedRank rank = executed(run, 2)[0];
+    EXPECT_EQ(found->calls, rank.exchange.calls) << flags;
+    EXPECT_EQ(found->sent, rank.exchange.sent) << flags;
+    EXPECT_EQ(found->overlapped, rank.exchange.overlapped) << flags;
+    EXPECT_EQ(found->activations, rank.memory[static_cast<size_t>(MemoryClass::activations)] +
+                                      rank.memory[static_cast<size_t>(MemoryClass::communication)])
+        << flags;
+    return *found;
+  };
+  const plan::ContextExchange two = expect_planned(levels), all = expect_planned("");
+  EXPECT_GT(two.overlapped, 0);
+  EXPECT_LT(two.overlapped, two.sent);
+  EXPECT_LT(expect_planned(levels + window).sent, two.sent);
+  for (const std::string exchange : {"--cp-comm-type p2p ", "--cp-comm-type all_gather "}) {
+    const plan::ContextExchange seen = expect_planned(window + exchange);
+    EXPECT_EQ(seen.overlapped, 0);
+    EXPECT_LT(seen.sent, all.sent / 2);
+  }
+}
+
 // Few key heads are cheap to gather; with many, heads are exchanged, unless they cannot be divided.
 TEST(ContextExchanges, TheCheapestDependsOnTheShape) {
   const auto compared = [](const std::string& flags) {
@@ -52,7 +84,8 @@ TEST(ContextExchanges, TheCheapestDependsOnTheShape) {
   const plan::ContextExchanges odd =
       compared("--context-parallel-size 8 --num-query-groups 1 --micro-batch-size 1");
   EXPECT_NE(odd.all[2].refused.find("--cp-comm-type a2a divides"), std::string::npos);
-  EXPECT_FALSE(compare_exchanges(settle_run(deep_llama()).settings, settle_run(deep_llama()).model));
+  EXPECT_FALSE(
+      compare_exchanges(settle_run(deep_llama()).settings, settle_run(deep_llama()).model));
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ TEST(FlagTable, Counts) {
       {"no-positions", 1},
       {"older-engine", 3},
       {"one-implementation", 2},
-      {"one-kernel", 27},
+      {"one-kernel", 26},
       {"other-signal", 2},
       {"outer-sharding", 2},
       {"overlap", 25},
