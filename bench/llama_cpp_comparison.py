@@ -51,7 +51,7 @@ def run(*command):
 
 
 def save_model(a, folder):
-    """A Hugging Face directory with the preset's initial weights: the one step has a learning rate of 0."""
+    """A Hugging Face directory with the preset's initial weights; its one step has a learning rate of 0."""
     run(a.megatron, "train", "--preset", a.preset, "--mock-data", "--train-iters", "1", "--lr", "0", "--seq-length",
         "32", "--max-position-embeddings", "1024", "--micro-batch-size", "1", "--global-batch-size", "1",
         "--eval-iters", "0", "--no-save-optim", "--save", folder, *(["--bf16"] if a.type == "bf16" else []))
@@ -73,7 +73,7 @@ def safetensors(directory):
 
 
 def interleaved(weight, heads):
-    """Rows of each head in the order of GGUF, where the two numbers that a rotary angle turns are neighbors."""
+    """Rows of each head in GGUF's order, in which the two numbers rotated by an angle are adjacent."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -109,7 +109,7 @@ def write_gguf(directory, path):
         weight = numpy.ascontiguousarray(weight)
         if kind == "F32":
             writer.add_tensor(gguf_name(name), weight)
-        elif weight.ndim == 1:  # llama.cpp wants norms in f32
+        elif weight.ndim == 1:  # llama.cpp requires norms in f32
             writer.add_tensor(gguf_name(name), (weight.astype(numpy.uint32) << 16).view(numpy.float32))
         else:
             writer.add_tensor(gguf_name(name), weight.view(numpy.uint8),
@@ -146,7 +146,7 @@ class LlamaCpp:
         context = lib.llama_init_from_model(self.model, params)
         batch = lib.llama_batch_init(params.n_batch, 0, 1)
 
-        def compute(tokens):  # (token, position, sequence, wanted): the next tokens of those that are wanted
+        def compute(tokens):  # (token, position, sequence, wanted): the next tokens of the wanted ones
             batch.n_tokens = len(tokens)
             for i, (token, position, sequence, wanted) in enumerate(tokens):
                 batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted

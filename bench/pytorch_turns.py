@@ -12,7 +12,8 @@ import time
 
 
 def parser(description, modes):
-    """modes: of PyTorch; each begins with the type of the megatron that it is compared with, fp32 or bf16."""
+    """modes: names of PyTorch's modes. Each begins with the type of the megatron run it is compared with, fp32 or
+    bf16."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", required=True, help="path of the program")
     parser.add_argument("--rounds", type=int, default=3)
@@ -34,8 +35,8 @@ def draw_weights(torch, model):
 
 
 def time_steps(torch, a, model, vocabulary, step_loss):
-    """Prints the loss of the first step, tokens/s of each other one. step_loss(ids, labels): what is minimised, and the
-    cross-entropy alone."""
+    """Prints the loss of the first step and tokens/s of the others. step_loss(ids, labels) returns the loss to minimise
+    and the cross-entropy alone."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.999), weight_decay=0.01, fused=True)
     shape = (a.micro_batch_size, a.seq_length)
     for step in range(a.steps + 1):
@@ -95,7 +96,7 @@ def print_speeds(speeds):
 
 
 def compare(a, known, pytorch_steps, megatron_flags):
-    """known: the modes of PyTorch; pytorch_steps(a, mode) calls time_steps()."""
+    """known: PyTorch's modes. pytorch_steps(a, mode) calls time_steps()."""
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed for", sys.executable + ": nothing to compare with")
         return

@@ -1,7 +1,7 @@
-# The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/gpu/nccl, which the program opens when it runs
-# (src/device/cuda_plugin.h), and which opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (where a GPU is
-# present), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that plugin lies
-# in cuda_shim/ of the build, beside the test programs that open it.
+# The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/gpu/nccl. The program opens it at run time
+# (src/device/cuda_plugin.h), and it opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (if
+# there is a GPU), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that
+# plugin is in cuda_shim/ of the build, beside the test programs that open it.
 set(MEGATRON_CUDA "auto" CACHE STRING "auto (where this machine has an NVIDIA GPU), ON or OFF")
 set(MEGATRON_CUDA_ARCHITECTURES "90a" CACHE STRING "compute capabilities, such as 80;89;90a; 90+ptx: and of later GPUs")
 
@@ -28,7 +28,7 @@ else()
   message(STATUS "CUDA: not built (-DMEGATRON_CUDA=ON builds it)")
 endif()
 
-# What a shared object and a program must have in common: the headers that both compile.
+# Fingerprint that a shared object and a program must share: the headers that both compile.
 function(megatron_cuda_interface out)
   file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/base/*.h ${PROJECT_SOURCE_DIR}/src/device/*.h
     ${PROJECT_SOURCE_DIR}/src/tensor/*.h ${PROJECT_SOURCE_DIR}/src/kernels/*.h ${PROJECT_SOURCE_DIR}/src/comm/*.h)
@@ -43,13 +43,13 @@ function(megatron_cuda_interface out)
   set(${out} ${all} PARENT_SCOPE)
 endfunction()
 megatron_cuda_interface(MEGATRON_CUDA_INTERFACE)
-# Tells a source file; source properties hold in the folder that sets them.
+# Passes definitions to a source file; source properties only apply in the folder that sets them.
 function(megatron_cuda_tell file)
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/${file} APPEND PROPERTY COMPILE_DEFINITIONS
     MEGATRON_CUDA_INTERFACE="${MEGATRON_CUDA_INTERFACE}")
 endfunction()
 
-# What the plugin asks the loader for when it runs: "libcublasLt.so.13,libcudnn.so.9,...", of the versions of the headers.
+# Libraries that the plugin opens at run time: "libcublasLt.so.13,libcudnn.so.9,...", in the versions of the headers.
 function(megatron_cuda_libraries out)
   set(cuda ${CUDAToolkit_VERSION_MAJOR})
   foreach(library CUDNN NCCL)
@@ -66,9 +66,9 @@ function(megatron_cuda_libraries out)
   set(${out} "libcublasLt.so.${cuda},libcudnn.so.${CUDNN},libnccl.so.${NCCL},libnvrtc.so.${cuda}" PARENT_SCOPE)
 endfunction()
 
-# The kernels, a few of a folder in each unit (unity.cmake), since most of a small one's cost is what it includes. A digit
-# of the hash of its name says in which, so that a new file leaves other units as they are; it is the fourth since no two
-# names of a unit clash by that.
+# Compiles the kernels of a folder in units of a few files (unity.cmake), since a small kernel's cost is mostly that of
+# its includes. A digit of the hash of a file's name selects the unit, so that a new file leaves other units unchanged;
+# it is the fourth digit because then no two names in a unit clash.
 function(megatron_cuda_units out)
   if(NOT MEGATRON_UNITY)
     set(${out} ${ARGN} PARENT_SCOPE)
@@ -109,14 +109,14 @@ function(megatron_cuda_sources out)
   set(${out} ${sources} ${units} PARENT_SCOPE)
 endfunction()
 
-# The rooms that a plugin is linked with, each with copies of its own of what it calls; it exports its entries only.
+# The rooms linked into a plugin, which has its own copies of the functions it calls; it exports only its entries.
 function(megatron_cuda_link target)
   target_link_libraries(${target} PRIVATE megatron_kernels megatron_compiler)
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)  # #pragma unroll
   set_target_properties(${target} PROPERTIES OUTPUT_NAME megatron_cuda CXX_VISIBILITY_PRESET hidden
     CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/cuda/build.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)  # each has its own
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/cuda/build.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)  # one each
   megatron_unity(${target})
 endfunction()
 
@@ -136,7 +136,7 @@ function(megatron_cuda_plugin)
     megatron_cuda_code(options ${architecture})
     target_compile_options(megatron_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${options}>")
   endforeach()
-  # What the kernels' machine code takes is printed; tools/check_cuda reads it.
+  # Prints the resources of the kernels' machine code; tools/check_cuda reads them.
   target_compile_options(megatron_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings --expt-relaxed-constexpr -lineinfo -Xptxas -v>")
   target_include_directories(megatron_cuda SYSTEM PRIVATE ${MEGATRON_CUDNN_HEADERS} ${MEGATRON_NCCL_HEADERS})

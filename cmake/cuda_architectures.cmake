@@ -1,7 +1,7 @@
-# The compute capabilities that the CUDA plugin is built for: 80, 89, 90a, 100f. NUMBER+ptx is machine code for NUMBER, and code that
-# the driver compiles for every later GPU when the program starts there.
+# The compute capabilities for which the CUDA plugin is built: 80, 89, 90a, 100f. NUMBER+ptx is machine code for NUMBER,
+# and code that the driver compiles for every later GPU when the program starts there.
 
-# megatron_cuda_architectures(ARCHITECTURE...): refuses what cannot be.
+# megatron_cuda_architectures(ARCHITECTURE...): refuses invalid architectures.
 function(megatron_cuda_architectures)
   foreach(one ${ARGN})
     set(given "MEGATRON_CUDA_ARCHITECTURES has '${one}'")
@@ -18,7 +18,7 @@ shared memory that run meanwhile): Ampere (80, 86), Ada (89), Hopper (90a), Blac
   endforeach()
 endfunction()
 
-# megatron_cuda_code(OUT ARCHITECTURE): nvcc's options for one.
+# megatron_cuda_code(OUT ARCHITECTURE): nvcc's options for one architecture.
 function(megatron_cuda_code out architecture)
   string(REPLACE "+ptx" "" machine ${architecture})
   set(options "-gencode=arch=compute_${machine},code=sm_${machine}")

@@ -1,6 +1,6 @@
-# The choice of nvcc among the toolkits of a machine.
+# Selects nvcc among the toolkits of a machine.
 
-# cuda_version_of(NVCC OUT): "13.0"; empty where it does not run.
+# cuda_version_of(NVCC OUT): the version, such as "13.0"; empty if nvcc does not run.
 function(cuda_version_of nvcc out)
   set(${out} "" PARENT_SCOPE)
   execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE text ERROR_QUIET)
@@ -9,7 +9,7 @@ function(cuda_version_of nvcc out)
   endif()
 endfunction()
 
-# What was asked for by name comes first, the latest of the toolkits that lie side by side last.
+# Compilers named explicitly come first, and the newest of several installed toolkits last.
 function(cuda_find_nvcc)
   file(GLOB toolkits /usr/local/cuda-[0-9]*)
   list(SORT toolkits COMPARE NATURAL ORDER DESCENDING)

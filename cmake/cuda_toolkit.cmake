@@ -1,5 +1,5 @@
-# CUDA's toolkit and the headers of cuDNN and NCCL, for the plugin (cuda.cmake): the language CUDA, MEGATRON_NVCC,
-# CUDAToolkit_*, MEGATRON_CUDNN_HEADERS, MEGATRON_NCCL_HEADERS; cuda_missing says what is not there, and what to do.
+# CUDA's toolkit and the headers of cuDNN and NCCL for the plugin (cuda.cmake): the language CUDA, MEGATRON_NVCC,
+# CUDAToolkit_*, MEGATRON_CUDNN_HEADERS, MEGATRON_NCCL_HEADERS. cuda_missing says what is missing and what to do.
 set(MEGATRON_CUDA_VERSION "" CACHE STRING "the CUDA to build for: 12, 13, or such as 12.8; empty: that of nvcc or /usr/local/cuda")
 set(cuda_missing "")
 if(NOT MEGATRON_CUDA_VERSION MATCHES "^(|1[0-9]+([.][0-9]+)?)$")

@@ -1,7 +1,7 @@
 include(libraries)
 
-# oneDNN, or nothing in its place: the folders onednn and without_onednn of src/kernels/cpu/products. Debian's dnnl config
-# asks for OpenCL's development files, so the library is found by name.
+# oneDNN or its replacement: the folders onednn and without_onednn of src/kernels/cpu/products. Debian's dnnl config
+# requires OpenCL's development files, so the library is found by name.
 if(MEGATRON_ONEDNN)
   find_library(DNNL_LIBRARY dnnl REQUIRED)
   find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)

@@ -1,5 +1,6 @@
-# megatron_embed_page(ROOM FOLDER): the files of FOLDER/page become constants of the program (FOLDER/page_sources.cpp.in).
-# Scripts follow one another in the order of their names here. A change of a file configures anew.
+# megatron_embed_page(ROOM FOLDER): the files of FOLDER/page become constants of the program
+# (FOLDER/page_sources.cpp.in). Scripts are concatenated in the order of their names here. A changed file causes a new
+# configuration.
 function(megatron_embed_page room folder)
   if(NOT TARGET megatron_${room})
     return()
@@ -49,8 +50,8 @@ function(megatron_embed_flags room folder)
   target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp)
 endfunction()
 
-# megatron_embed_recipes(ROOM FOLDER SOURCE): the files FOLDER/*.yaml and FOLDER/models/*.json, those of `twins` too, become
-# constants of the program, by their paths without the end (SOURCE/embedded_recipes.cpp.in).
+# megatron_embed_recipes(ROOM FOLDER SOURCE): the files FOLDER/*.yaml and FOLDER/models/*.json, including those of
+# `twins`, become constants of the program, named by their paths without extension (SOURCE/embedded_recipes.cpp.in).
 function(megatron_embed_recipes room folder source)
   if(NOT TARGET megatron_${room})
     return()

@@ -1,5 +1,6 @@
-# `cmake --install`: the program, the libraries, their headers, and a package that find_package(megatron) finds, with the
-# targets megatron::base, ..., megatron::training (docs/library.md). The package finds the same libraries as the build did.
+# `cmake --install`: the program, the libraries, their headers, and a package for find_package(megatron) with the
+# targets megatron::base, ..., megatron::training (docs/library.md). The package finds the same libraries as the build
+# did.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 option(MEGATRON_INSTALL "cmake --install puts the program, libraries and headers in place" ${PROJECT_IS_TOP_LEVEL})
@@ -13,13 +14,13 @@ function(megatron_export target name)
   endif()
 endfunction()
 
-# To be called once all targets are there.
+# Call this once all targets exist.
 function(megatron_install)
   if(NOT MEGATRON_INSTALL)
     return()
   endif()
   install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  if(TARGET megatron_cuda)                                 # which the program opens from its own folder
+  if(TARGET megatron_cuda)                                 # the program opens it from its own folder
     install(TARGETS megatron_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/megatron FILES_MATCHING PATTERN *.h)

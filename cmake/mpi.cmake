@@ -1,6 +1,6 @@
-# Finds the MPI that MEGATRON_MPI asks for: the target megatron_mpi, MEGATRON_MPI_FOUND (openmpi, mpich, other or empty), the launcher
-# MEGATRON_MPIEXEC, and which folder of src/comm is built. Debian's Open MPI and MPICH lie side by side, each with a .pc file;
-# find_package(MPI) finds what a cluster's modules bring.
+# Finds the MPI selected by MEGATRON_MPI: the target megatron_mpi, MEGATRON_MPI_FOUND (openmpi, mpich, other or empty),
+# the launcher MEGATRON_MPIEXEC, and which folder of src/comm is built. Debian's Open MPI and MPICH can be installed
+# together, each with a .pc file; find_package(MPI) finds an MPI from a cluster's modules.
 set(mpi_choices auto openmpi mpich off)
 if(NOT MEGATRON_MPI IN_LIST mpi_choices)
   message(FATAL_ERROR "MEGATRON_MPI is '${MEGATRON_MPI}'; it can be auto, openmpi, mpich or off")
@@ -8,7 +8,7 @@ endif()
 
 set(MEGATRON_MPI_FOUND "")
 add_library(megatron_mpi INTERFACE)
-target_compile_definitions(megatron_mpi INTERFACE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)  # C's interface only
+target_compile_definitions(megatron_mpi INTERFACE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)  # only the C interface
 foreach(kind openmpi mpich)
   if(MEGATRON_MPI_FOUND OR NOT MEGATRON_MPI MATCHES "^(auto|${kind})$")
     continue()
@@ -21,7 +21,7 @@ foreach(kind openmpi mpich)
   if(mpi_${kind}_FOUND)
     set(MEGATRON_MPI_FOUND ${kind})
     target_link_libraries(megatron_mpi INTERFACE PkgConfig::mpi_${kind})
-    # The launcher of the same installation, by its own name where there are several.
+    # The launcher of the same installation, by its specific name if there are several.
     find_program(MEGATRON_MPIEXEC_${kind} NAMES mpirun.${kind} mpirun HINTS ${mpi_${kind}_PREFIX}/bin)
     set(MEGATRON_MPIEXEC "${MEGATRON_MPIEXEC_${kind}}")
   elseif(MEGATRON_MPI STREQUAL kind)

@@ -1,6 +1,6 @@
-# Headers of the standard library, fmt and GoogleTest that most files include: read once instead of by each file, which is a
-# third of the compiler's work. No header of the project is among them, and a file includes what it uses all the same:
-# MEGATRON_PRECOMPILED=OFF builds without them.
+# Headers of the standard library, fmt and GoogleTest that most files include. They are compiled once instead of by each
+# file, which saves a third of the compiler's work. No header of the project is among them, and every file still
+# includes what it uses: MEGATRON_PRECOMPILED=OFF builds without them.
 option(MEGATRON_PRECOMPILED "Precompile the headers of other libraries that most files include" ON)
 
 set(megatron_common_headers <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <functional> <limits>
@@ -32,7 +32,7 @@ function(megatron_precompile target kind)
     target_precompile_headers(${owner} PRIVATE ${headers})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
-  # GCC 12 inlines more of a precompiled std::string, and warns of copies that cannot be.
+  # GCC 12 inlines more of a precompiled std::string, and warns of copies that cannot occur.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT kind STREQUAL plugin)
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow
       -Wno-stringop-overread)

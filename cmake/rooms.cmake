@@ -1,10 +1,9 @@
 # The rooms of which the CUDA plugin holds copies.
 set(megatron_plugin_rooms base device tensor kernels)
 
-# megatron_room(NAME [WITHOUT folder...] [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every
-# source below it but those of the folders that this build leaves out. It links the rooms named, which are all
-# of strictly lower rank, so that an upward call does not link either. Its target is megatron_NAME, which other projects
-# know as megatron::NAME.
+# megatron_room(NAME [WITHOUT folder...] [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with
+# every source below it except in folders that this build leaves out. It links the named rooms, all of strictly lower
+# rank, so that an upward call does not link. Its target is megatron_NAME, known to other projects as megatron::NAME.
 function(megatron_room name)
   cmake_parse_arguments(ROOM "" "" "WITHOUT;LOWER;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)

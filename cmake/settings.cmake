@@ -1,5 +1,5 @@
-# Compiler settings of every target of this project; a project that uses its libraries keeps its own. No -ffast-math, no -march=native, no fused contraction: an element gets the same bits
-# on every machine and at every index.
+# Compiler settings of every target of this project; a project that uses its libraries keeps its own. No -ffast-math, no
+# -march=native, no fused contraction: an element has the same bits on every machine and at every index.
 add_library(megatron_compiler INTERFACE)
 target_include_directories(megatron_compiler INTERFACE ${PROJECT_SOURCE_DIR}/src)
 # Designated initialisers leave fields at their defaults on purpose; -Wrestrict has false alarms in GCC 12 (its bug 105329).
@@ -7,7 +7,7 @@ target_compile_options(megatron_compiler INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off;-fno-math-errno>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Werror,-Wno-missing-field-initializers,-ffp-contract=off,-fno-math-errno>")
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
-set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")                     # vector shuffles want constants, which -O0 does not see
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")                     # vector shuffles need constants, which -O0 does not see
 
 if(MEGATRON_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1)
@@ -21,8 +21,8 @@ endif()
 
 find_program(MEGATRON_CCACHE ccache)
 if(MEGATRON_CCACHE)
-  # Precompiled headers are cached where their macros and times are left to the compiler, and shared by build folders where
-  # paths in these are relative.
+  # Precompiled headers are cached if the compiler checks their macros and times, and shared by build folders if their
+  # paths are relative.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
     CCACHE_BASEDIR=${PROJECT_BINARY_DIR} ${MEGATRON_CCACHE})
 endif()

@@ -1,10 +1,10 @@
-# Sources of a target that are compiled together, a few at a time: what they include is read, and what they instantiate is
-# compiled, once instead of by each. MEGATRON_UNITY=OFF compiles each alone, which is what one wants while editing.
+# Compiles the sources of a target together, a few at a time, so that their includes are read and their templates
+# instantiated once instead of for each file. MEGATRON_UNITY=OFF compiles each alone, which is better while editing.
 option(MEGATRON_UNITY "Compile small sources of a room, or of a test program, together" ON)
 
-# megatron_unity(TARGET): the sources of a folder, sorted, are cut before every file whose name's hash says so, about each
-# twelfth. A new file thus joins or divides one batch and leaves the others as they are. Sources that Highway includes once
-# for each instruction set stay alone. Names in anonymous namespaces must differ within a batch.
+# megatron_unity(TARGET): sorts a folder's sources and starts a new batch at every file whose name's hash says so, about
+# every twelfth. A new file thus joins or divides one batch and leaves the others unchanged. Sources that Highway
+# includes once per instruction set stay alone. Names in anonymous namespaces must differ within a batch.
 function(megatron_unity target)
   if(NOT MEGATRON_UNITY)
     return()

@@ -25,7 +25,8 @@ inline const std::shared_ptr<const TokenBytes>& byte_tokens() {
   return tokens;
 }
 
-// True if the grammar has this text, read byte by byte; -1: it has no text that begins so.
+// Reads a text byte by byte. Returns 1 if the grammar has this text, 0 if it has longer texts that
+// begin so, and -1 if it has no text that begins so.
 inline int reads(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
   Matcher matcher(grammar, byte_tokens());
   std::vector<uint64_t> mask(byte_tokens()->words());
@@ -95,7 +96,7 @@ class RandomText {
     }
   }
 
-  // A one-byte token: the quote, usually one that closes something or is short, or else any.
+  // Returns a one-byte token: the quote, usually one that closes something or is short, or another.
   int32_t closing() {
     const int32_t quote = of_bytes("\"");
     if (quote >= 0) return quote;

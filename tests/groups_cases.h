@@ -9,7 +9,7 @@ namespace megatron::testing {
 struct GroupsCase {
   parallel::Layout layout;
   int world = 0;
-  bool refused = false;   // by Megatron-LM, or here: gtp_remat
+  bool refused = false;   // refused by Megatron-LM, or here: gtp_remat
   bool pipeline = false;  // tests the pipeline's chunks
 
   explicit GroupsCase(const Json& entry) {

@@ -17,7 +17,7 @@
 namespace megatron::testing {
 
 struct Toy {
-  double coefficient = 0.5;  // of the auxiliary loss
+  double coefficient = 0.5;  // weight of the auxiliary loss
   bool states = true;        // false: fp32 gains only
 };
 

@@ -46,7 +46,7 @@ RANK = {
     "rl": 15,
     "cli": 16,
 }
-PROGRAM = "src/main.cpp"  # the one file outside of the rooms; it includes cli only
+PROGRAM = "src/main.cpp"  # the one file outside the rooms; it only includes cli
 
 # (include as written, who may write it: a pattern of paths below src/, that folder's name in messages)
 VENDORS = [
@@ -75,12 +75,12 @@ VENDORS = [
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),
 ]
 
-# Who may know the families of models: paths from the root.
+# Files that may depend on the families of models: paths from the root.
 FAMILIARS = re.compile(r"src/models/|tests/(unit|dist|golden)/models/|tests/tiny_gpt\.h$")
 FAMILY_HEADER = re.compile(r"models/[^/]+/")
 FAMILY_TYPE = re.compile(r"^(?:struct|class|enum class|using) (\w+)", re.MULTILINE)
 
-# Rooms that fill in the flags of a model; models read them.
+# Rooms that fill in a model's flags; the models room reads them.
 FLAG_ROOMS = re.compile(r"src/(models|settings|training|selftest|bench)/|tests/")
 FLAG_HEADER = re.compile(r"models/(model|moe)_flags\.h$")
 FLAG_TYPE = re.compile(r"\b(ModelFlags|MoeFlags)\b")
@@ -189,7 +189,7 @@ class Checker:
             )
 
     def check_cycles(self):
-        """Every include that closes a circle, found by one depth-first walk."""
+        """Every include that closes a cycle, found by one depth-first search."""
         done, path = set(), []
 
         def walk(start):
@@ -272,7 +272,7 @@ class Checker:
                     )
 
     def check_links(self):
-        """The libraries link by the same ranks as the files include."""
+        """Checks that libraries link by the same ranks as files include."""
         cmake = self.src / "CMakeLists.txt"
         if not cmake.is_file():
             return

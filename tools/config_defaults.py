@@ -22,15 +22,15 @@ OUT = pathlib.Path(__file__).parent.parent / "tests/unit/models/config_defaults.
 
 SIZES = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 6,
          "num_attention_heads": 4, "max_position_embeddings": 64}
-# What lets further keys of a type have an effect.
+# Keys that let other keys of a type take effect.
 MORE = {"qwen2": {"use_sliding_window": True}, "qwen3": {"use_sliding_window": True},
         "qwen2_moe": {"use_sliding_window": True}, "qwen3_moe": {"use_sliding_window": True},
         "phi3": {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}}}
-KV_HEADS = {"num_key_value_heads": 2}  # where the class's default does not divide 4
+KV_HEADS = {"num_key_value_heads": 2}  # if the class's default does not divide 4
 NAMES = {"gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner"},
          "falcon": {"intermediate_size": "ffn_hidden_size"}}
-# Keys that a class takes besides its fields.
+# Keys that a class accepts in addition to its fields.
 PATTERN = {"cohere2", "gemma3_text"}
 PARTIAL = {"glm4_moe", "nemotron", "phi3"}
 
@@ -131,7 +131,7 @@ def fields_of(cls):
 def made(cls, given):
     config = cls.from_dict(copy.deepcopy(given))
     if hasattr(config, "rope_parameters"):
-        config.standardize_rope_params()  # as the functions that compute frequencies do once more
+        config.standardize_rope_params()  # as functions that compute frequencies do again
     return config
 
 
@@ -171,7 +171,7 @@ def small_of(name, cls):
 
 
 def form_of(name, cls, small, over):
-    """The keys that say in full what the class makes of small with `over`; None: it refuses."""
+    """The keys that fully describe the class's interpretation of small with `over`; None if it refuses them."""
     given = {k: v for k, v in {**small, **over}.items() if not (v is None and k in small)}
     try:
         config = made(cls, {**given})

@@ -22,7 +22,7 @@ import unicodedata2
 
 OLD_VERSION, VERSION = "14.0.0", "16.0.0"
 LIMIT = 0x110000
-AGE_17, AGE_18 = "\ua7ce", "\ua7dd"  # capitals that came with these versions
+AGE_17, AGE_18 = "\ua7ce", "\ua7dd"  # capitals added in these versions
 
 
 def changed_categories():

@@ -27,11 +27,11 @@ UNPACKED = ROOT / "build" / "vectors"
 ENDING = ".tar.zst"
 NOTES = (".md", ".py")
 LIMIT = 55 * 10**6
-LIBRARIES = ["libzstd.so.1"]  # files may be added to it
+LIBRARIES = ["libzstd.so.1"]  # more may be added
 
 
 class Wrong(Exception):
-    """What is wrong with a set or an archive, and what to do."""
+    """A fault of a set or an archive, and what to do."""
 
 
 def names():
@@ -46,13 +46,13 @@ def archive_of(name):
 
 
 def files_of(folder):
-    """Its vectors by their path there; notes and scripts are none."""
+    """The set's vectors by relative path, without notes and scripts."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix not in NOTES)
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
 def packed(name, files):
-    """The archive's bytes before their compression."""
+    """The archive's bytes before compression."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, content in sorted(files.items()):
@@ -69,7 +69,7 @@ class Buffer(ctypes.Structure):
 
 
 def library():
-    """zstd's, with the types of what is called."""
+    """The zstd library with the types of the functions called."""
     for name in LIBRARIES:
         try:
             zstd = ctypes.CDLL(str(name))
@@ -104,7 +104,7 @@ def decompressed_by_library(archive):
 
 
 def decompressed(archive):
-    """The tar file's bytes, by Python 3.14's own module, the program zstd, or its library."""
+    """The tar file's bytes, decompressed by Python 3.14's own module, the program zstd, or its library."""
     try:
         from compression import zstd
     except ImportError:
@@ -127,7 +127,7 @@ def compressed(content):
 
 
 def extract(archive, folder):
-    """Every file of the archive into the folder, by what this machine has."""
+    """Extracts every file of the archive into the folder, with the tools of this machine."""
     if shutil.which("cmake"):
         command = ["cmake", "-E", "tar", "xf", archive]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -145,7 +145,7 @@ def extract(archive, folder):
 
 
 def find(name):
-    """The folder that holds the set's files: the one of the repository where they lie unpacked, or build/vectors/NAME."""
+    """The folder with the set's files: in the repository if they are unpacked there, otherwise build/vectors/NAME."""
     folder = FOLDER / name
     if any(p.is_file() and p.suffix not in NOTES for p in folder.rglob("*")):
         return folder
@@ -155,7 +155,7 @@ def find(name):
     if folder.is_dir() and stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
         return folder
     UNPACKED.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=UNPACKED) as work:  # others may unpack it at the same time
+    with tempfile.TemporaryDirectory(dir=UNPACKED) as work:  # others may be unpacking it at the same time
         extract(archive, work)
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -188,7 +188,7 @@ def pack(name, exact):
         raise Wrong(f"no vectors lie in tests/golden/vectors/{name}")
     old = content_of(name) if archive.is_file() else {}
     files = new if exact else {**old, **new}
-    if files == old:                             # another zstd may compress otherwise: equal content keeps its bytes
+    if files == old:                             # another zstd may compress differently: equal content keeps its bytes
         print(f"{archive.name}: nothing changed")
     else:
         archive.write_bytes(compressed(packed(name, files)))
@@ -213,7 +213,7 @@ def faults():
         try:
             content = decompressed(archive)
         except FileNotFoundError:
-            continue                             # without zstd their form stays unchecked
+            continue                             # without zstd their form is not checked
         with tarfile.open(fileobj=io.BytesIO(content)) as entries:
             plain = [e for e in entries if e.isfile()]
             files = {e.name.removeprefix(name + "/"): entries.extractfile(e).read() for e in plain}

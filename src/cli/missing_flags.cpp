@@ -72,7 +72,9 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
     if (!s.batch.train_iters && !s.batch.train_samples)
       all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
     if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "peak learning rate"});
-    if (!corpus::names_data(s.data))
+    if (!corpus::names_data(s.data) && s.data.chats)
+      all.push_back({{"--data-path FILE"}, "chats: JSON lines with \"messages\""});
+    else if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
                      "output of megatron preprocess, or --mock-data for synthetic tokens"});
   }
@@ -116,6 +118,10 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back("--" + flag);
     words.push_back(value);
   };
+  if (s.data.chats)
+    return {"--model",      "DIR",  "--data-path",        "chats.jsonl", "--save",        "OUT",
+            "--seq-length", "2048", "--micro-batch-size", "1",           "--train-iters", "500",
+            "--lr",         "2e-5"};
   std::optional<LocalData> local;
   const bool needs_data = !planned && !corpus::names_data(s.data);
   if (needs_data) local = local_data();
@@ -188,8 +194,8 @@ void require_flags(const TrainSettings& settings, const std::string& command,
   std::erase(whole, "--print-config");
   const Arguments added = completion(settings, planned);
   whole.insert(whole.end(), added.begin(), added.end());
-  const bool accepted = is_accepted(settings, added, planned);
-  if (!accepted) whole = completion({}, planned);
+  const bool accepted = !settings.data.chats && is_accepted(settings, added, planned);
+  if (!accepted) whole = settings.data.chats ? added : completion({}, planned);
   fail("megatron {} needs {} more flag{}:\n{}{}\n{}\n{}See megatron {} --help.", command, count,
        count == 1 ? "" : "s", lines,
        accepted ? "A complete command that runs here:" : "A complete command from another run:",

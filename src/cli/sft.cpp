@@ -5,7 +5,6 @@
 #include "cli/command.h"
 #include "cli/training_command.h"
 #include "corpus/chat/chat_corpus.h"
-#include "training/model_source.h"
 
 namespace megatron::cli {
 namespace {
@@ -49,7 +48,12 @@ int sft(const Arguments& arguments) {
            "print this many chats, with what carries loss in green (in [[ ]] if the output is no "
            "terminal), and end")
       .within(1, 1'000'000);
-  fields.common({"show", "chat-packing", "chat-truncation"});
+  fields.common({"show", "chat-packing", "chat-truncation", "save"});
+  fields.find("data-path")->doc = "files of chats, as JSON lines or a JSON array; or directories";
+  fields.find("model")->doc = "Hugging Face directory with weights, tokenizer and chat template";
+  for (const char* unused :
+       {"mock-data", "preset", "num-layers", "hidden-size", "num-attention-heads", "vocab-size"})
+    fields.find(unused)->common = false;
   return run_training(
       {.name = "sft",
        .description =

@@ -124,6 +124,7 @@ inline constexpr const char* kCaptured = "(captured)";
 struct Parsed {
   Body body;
   std::set<std::string> names;  // all variables that are read
+  bool marks_generation = false;
 };
 
 // Throws TemplateError naming the line.

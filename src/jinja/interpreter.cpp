@@ -552,6 +552,8 @@ bool Template::reads(const std::string& variable) const {
   return impl_->parsed.names.count(variable) > 0;
 }
 
+bool Template::marks_generation() const { return impl_->parsed.marks_generation; }
+
 Rendering Template::render(const Variables& variables, const Limits& limits) const {
   Interpreter interpreter(impl_->name, variables, limits);
   return interpreter.render(impl_->parsed.body);

@@ -16,7 +16,7 @@ class StatementParser {
 
   Parsed run() {
     Body body = parse_body({});
-    return {std::move(body), std::move(expressions_.names)};
+    return {std::move(body), std::move(expressions_.names), marks_generation_};
   }
 
  private:
@@ -271,6 +271,7 @@ class StatementParser {
   }
 
   Statement parse_generation(int line) {
+    marks_generation_ = true;
     Statement statement = make(Statement::Kind::generation, line);
     statement.body = parse_function_body(statement, {"endgeneration"});
     return statement;
@@ -279,6 +280,7 @@ class StatementParser {
   TokenStream tokens_;
   ExpressionParser expressions_;
   std::vector<Token> open_;
+  bool marks_generation_ = false;
   int loops_ = 0;
 };
 

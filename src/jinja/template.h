@@ -67,6 +67,7 @@ class Template {
   // variable of the same name hides one.
   Rendering render(const Variables& variables, const Limits& limits = {}) const;
   bool reads(const std::string& variable) const;  // whether it occurs in the template
+  bool marks_generation() const;                  // whether it has {% generation %}
 
  private:
   struct Impl;

@@ -37,10 +37,9 @@ Tensor put(Tape& tape, const Tensor& x, const Tensor& to, int64_t count) {
   const int64_t width = x.size(1);
   Tensor out = tape.empty({count, width}, x.dtype(), "moe.kept");
   tape.kernels().fill({.out = out, .value = -1}, tape.stream());
-  tape.kernels().put_rows({.x = x.view({x.size(0), 1, width}),
-                           .rows = to,
-                           .out = out.view({1, count, 1, width})},
-                          tape.stream());
+  tape.kernels().put_rows(
+      {.x = x.view({x.size(0), 1, width}), .rows = to, .out = out.view({1, count, 1, width})},
+      tape.stream());
   return out;
 }
 

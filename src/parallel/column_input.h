@@ -8,9 +8,9 @@
 namespace megatron::parallel {
 
 // Such a product is two nodes that share the collectives in flight: its input, whose backward waits
-// for the sum of dx over the ranks, and the product, whose backward begins it. The weight's gradient
-// runs between them. The product keeps this rank's rows of x and gathers all of them again. With one
-// rank there is no input's node, and nothing is sent.
+// for the sum of dx over the ranks, and the product, whose backward begins it. The weight's
+// gradient runs between them. The product keeps this rank's rows of x and gathers all of them
+// again. With one rank there is no input's node, and nothing is sent.
 class ColumnInput {
  public:
   explicit ColumnInput(const TensorParallel& tp) : tp_(tp) {}

@@ -17,8 +17,8 @@ struct FeedForward {
   int64_t chunks = 1;
 };
 
-// The same bits on the host as column_linear, ops::activation and row_linear, with the same calls to
-// other ranks. Forward computes `chunks` runs of rows one after another, and only x is kept.
+// The same bits on the host as column_linear, ops::activation and row_linear, with the same calls
+// to other ranks. Forward computes `chunks` runs of rows one after another, and only x is kept.
 // Backward computes the intermediate results again, twice, each time so that every sum is whole: by
 // runs of rows for the gradient of x, which is a sum over the width, and by slices of the width for
 // those of the weights, which are sums over the rows. There are at most as many slices as runs; all

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ops/linear_cross_entropy.h"
+#include "parallel/chunk_losses.h"
 #include "parallel/collectives.h"
 #include "parallel/vocabulary.h"
 
@@ -116,52 +117,19 @@ class ChunkedHead {
   // Cross entropy [count] of labelled tokens [begin, begin + count), and if `dlogits` is defined,
   // the gradient of its sum weighted with weights_C_.
   Tensor losses_of(int64_t begin, int64_t count, const Tensor& dlogits) {
-    const kernels::Table& table = tape_.kernels();
-    Stream& stream = tape_.stream();
-    const Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count),
-                 loss = values_C_.slice(0, 0, count), weights = weights_C_.slice(0, 0, count),
-                 labels = tokens_.labels.slice(0, begin, count);
+    const Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count);
     take(x_TH_, begin, x);
-    table.gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true}, stream);
-    if (capped_) table.soft_cap({.cap = layer_.soft_cap, .x = logits, .out = logits}, stream);
-    if (alone(layer_.tp.group)) {
-      table.cross_entropy({.logits = logits,
-                           .labels = labels,
-                           .weights = weights,
-                           .loss = loss,
-                           .dlogits = dlogits},
-                          stream);
-    } else {
-      divided_losses({.logits = logits, .labels = labels, .weights = weights}, loss, dlogits);
-    }
-    if (capped_ && dlogits.defined()) {
-      table.soft_cap_backward(
-          {.cap = layer_.soft_cap, .out = logits, .dout = dlogits, .dx = dlogits}, stream);
-    }
-    return loss;
-  }
-
-  // The same if ranks divide the vocabulary.
-  void divided_losses(kernels::VocabularyStatsArgs args, const Tensor& loss,
-                      const Tensor& dlogits) {
-    Stream& stream = tape_.stream();
-    const int64_t count = args.labels.elements();
-    args.first = layer_.first;
-    args.stats = communication_buffer(tape_, {count, 3}, sums_, "head.stats");
-    if (dlogits.defined()) args.exponentials = exponentials_CV_.slice(0, 0, count);
-    const Tensor all =
-        communication_buffer(tape_, {layer_.tp.size(), count, 3}, sums_, "head.stats");
-    tape_.kernels().vocabulary_stats(args, stream);
-    layer_.tp.group->all_gather(args.stats, all, stream, "log_probabilities, stats").wait(stream);
-    tape_.kernels().vocabulary_cross_entropy({.stats = all,
-                                              .exponentials = args.exponentials,
-                                              .labels = args.labels,
-                                              .weights = args.weights,
-                                              .first = layer_.first,
-                                              .rank = layer_.tp.rank(),
-                                              .loss = loss,
-                                              .dlogits = dlogits},
-                                             stream);
+    tape_.kernels().gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true},
+                         tape_.stream());
+    LogitChunk chunk{.logits = logits,
+                     .labels = tokens_.labels.slice(0, begin, count),
+                     .weights = weights_C_.slice(0, 0, count),
+                     .loss = values_C_.slice(0, 0, count),
+                     .dlogits = dlogits};
+    if (dlogits.defined()) chunk.exponentials = exponentials_CV_.slice(0, 0, count);
+    chunk_losses(tape_, chunk, layer_.first, layer_.soft_cap, layer_.tp,
+                 "log_probabilities, stats");
+    return chunk.loss;
   }
 
   Tape& tape_;

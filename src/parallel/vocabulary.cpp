@@ -8,6 +8,7 @@
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/soft_cap.h"
+#include "parallel/chunk_losses.h"
 #include "parallel/collectives.h"
 #include "parallel/linear.h"
 
@@ -104,34 +105,14 @@ class DividedLoss {
                           .out = logits,
                           .transpose_b = true},
                          stream);
-    if (soft_cap_ > 0)
-      tape_.kernels().soft_cap({.cap = soft_cap_, .x = logits, .out = logits}, stream);
-    Tensor exponentials = tape_.recording() ? logits : Tensor();
-    if (exponentials_CV_.defined()) exponentials = exponentials_CV_.slice(0, 0, count);
-    const Tensor stats = communication_buffer(tape_, {count, 3}, sums_, "loss.stats"),
-                 all = communication_buffer(tape_, {tp_.size(), count, 3}, sums_, "loss.stats");
-    tape_.kernels().vocabulary_stats({.logits = logits,
-                                      .labels = labels,
-                                      .weights = weights,
-                                      .first = first_,
-                                      .exponentials = exponentials,
-                                      .stats = stats},
-                                     stream);
-    tp_.group->all_gather(stats, all, stream, "vocabulary_loss, stats").wait(stream);
-    tape_.kernels().vocabulary_cross_entropy(
-        {.stats = all,
-         .exponentials = exponentials,
-         .labels = labels,
-         .weights = weights,
-         .first = first_,
-         .rank = tp_.rank(),
-         .loss = loss_T_.slice(0, begin, count),
-         .dlogits = tape_.recording() ? dlogits_CV_.slice(0, 0, count) : Tensor()},
-        stream);
-    if (!tape_.recording() || soft_cap_ == 0) return;
-    const Tensor dlogits = dlogits_CV_.slice(0, 0, count);
-    tape_.kernels().soft_cap_backward(
-        {.cap = soft_cap_, .out = logits, .dout = dlogits, .dx = dlogits}, stream);
+    LogitChunk chunk{.logits = logits,
+                     .labels = labels,
+                     .weights = weights,
+                     .exponentials = logits,
+                     .loss = loss_T_.slice(0, begin, count)};
+    if (exponentials_CV_.defined()) chunk.exponentials = exponentials_CV_.slice(0, 0, count);
+    if (tape_.recording()) chunk.dlogits = dlogits_CV_.slice(0, 0, count);
+    chunk_losses(tape_, chunk, first_, soft_cap_, tp_, "vocabulary_loss, stats");
   }
 
   Tape& tape_;

@@ -12,9 +12,8 @@ std::optional<ExpertRows> expert_rows(const StepWork& work, int64_t experts) {
     if (item.kernel == "expert_rows" && item.calls > 0) calls.push_back(&item);
   // If ranks gather what they need to drop choices over whole sequences (nn::Router::kept), the
   // first call does that.
-  const bool drops = std::ranges::any_of(work.collectives, [](const CollectiveItem& item) {
-    return item.call == "expert capacity";
-  });
+  const bool drops = std::ranges::any_of(
+      work.collectives, [](const CollectiveItem& item) { return item.call == "expert capacity"; });
   if (drops && calls.size() > 1) calls.erase(calls.begin());
   std::optional<ExpertRows> found;
   for (const WorkItem* call : calls) {

@@ -29,10 +29,11 @@ std::string context_section(const Plan& plan) {
   }
   const ContextExchange* cheapest = exchanges.cheapest();
   return grid.text() + refused +
-         (cheapest == nullptr ? ""
-                              : fmt::format("  Bytes sent, per layer of a micro-batch and per step; "
-                                            "{} sends the fewest\n",
-                                            cheapest->name));
+         (cheapest == nullptr
+              ? ""
+              : fmt::format("  Bytes sent, per layer of a micro-batch and per step; "
+                            "{} sends the fewest\n",
+                            cheapest->name));
 }
 
 }  // namespace megatron::plan

@@ -3,9 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
-#include <queue>
-#include <tuple>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -15,13 +16,36 @@ namespace {
 
 constexpr size_t kMaxRows = size_t{1} << 22;
 
+// Rows whose values are all chosen, without memory of their own: there are a million.
+class CompactRows {
+ public:
+  explicit CompactRows(size_t width) : width_(width) {}
+
+  size_t size() const { return values_.size() / width_; }
+  void add(const Row& row) {
+    MG_ASSERT(size() < kMaxRows);
+    for (const int value : row) values_.push_back(static_cast<int8_t>(value));
+  }
+  std::span<const int8_t> operator[](size_t i) const {
+    return std::span(values_).subspan(i * width_, width_);
+  }
+  Row row(size_t i) const {
+    const std::span<const int8_t> values = (*this)[i];
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  size_t width_;
+  std::vector<int8_t> values_;
+};
+
 // All rows that are not refused, in the order of their values.
 class Possible {
  public:
   Possible(const std::vector<Factor>& factors, const Refusal& refusal)
-      : factors_(factors), refusal_(refusal), row_(factors.size(), kOpen) {}
+      : factors_(factors), refusal_(refusal), row_(factors.size(), kOpen), rows_(factors.size()) {}
 
-  std::vector<Row> take() {
+  CompactRows take() {
     choose(0);
     return std::move(rows_);
   }
@@ -46,8 +70,7 @@ class Possible {
   void choose(size_t at) {
     if (!refusal_(row_).empty()) return;
     if (at == factors_.size()) {
-      MG_ASSERT(rows_.size() < kMaxRows);
-      rows_.push_back(row_);
+      rows_.add(row_);
       return;
     }
     for (size_t v = 0; v < factors_[at].values.size(); ++v) {
@@ -60,7 +83,7 @@ class Possible {
   const std::vector<Factor>& factors_;
   const Refusal& refusal_;
   Row row_;
-  std::vector<Row> rows_;
+  CompactRows rows_;
 };
 
 // Numbers the tuples of values.
@@ -75,19 +98,21 @@ class Tuples {
   size_t of_row() const { return sets_.size(); }
 
   // Calls f with the number of each of the row's tuples.
-  template <class F>
-  void each(const Row& row, F&& f) const {
+  template <class Values, class F>
+  void each(const Values& row, F&& f) const {
     for (const Set& set : sets_) {
-      size_t number = 0;
-      for (size_t i = 0; i < set.factors.size(); ++i)
-        number = number * set.sizes[i] + static_cast<size_t>(row[set.factors[i]]);
-      f(set.begin + number);
+      size_t number = set.begin;
+      for (size_t i = 0; i < kMostFactors; ++i)
+        number += set.strides[i] * static_cast<size_t>(row[set.factors[i]]);
+      f(number);
     }
   }
 
  private:
+  static constexpr size_t kMostFactors = 3;
+  // Factors whose tuples of values are numbered from `begin` on; unused ones have stride 0.
   struct Set {
-    std::vector<size_t> factors, sizes;
+    std::array<size_t, kMostFactors> factors{}, strides{};
     size_t begin = 0;
   };
 
@@ -100,13 +125,14 @@ class Tuples {
       }
       return;
     }
-    Set set{chosen, {}, count_};
+    Set set{.begin = count_};
     size_t size = 1;
-    for (const size_t f : chosen) {
-      set.sizes.push_back(factors[f].values.size());
-      size *= set.sizes.back();
+    for (size_t i = chosen.size(); i-- > 0;) {
+      set.factors[i] = chosen[i];
+      set.strides[i] = size;
+      size *= factors[chosen[i]].values.size();
     }
-    sets_.push_back(std::move(set));
+    sets_.push_back(set);
     count_ += size;
   }
 
@@ -114,20 +140,23 @@ class Tuples {
   size_t count_ = 0;
 };
 
-// A row's gain only decreases while rows are chosen: a row whose recomputed gain is still the
-// highest of the known gains is one of the best (Minoux 1978).
+// A row's gain only decreases while rows are chosen, so that a known gain is a bound: a row whose
+// recomputed gain is still the highest of the known ones is one of the best (Minoux 1978). Of these
+// the one with the largest random number is taken.
 class Greedy {
  public:
-  Greedy(const std::vector<Row>& possible, const Tuples& tuples, uint64_t seed)
-      : possible_(possible), tuples_(tuples), missing_(tuples.count()) {
-    for (const Row& row : possible) {
-      tuples.each(row, [this](size_t tuple) {
-        left_ += !missing_[tuple];
-        missing_[tuple] = true;
-      });
-    }
+  // missing: for each tuple, 1 if one of the possible rows has it.
+  Greedy(const CompactRows& possible, const Tuples& tuples, std::vector<char> missing,
+         uint64_t seed)
+      : possible_(possible),
+        tuples_(tuples),
+        missing_(std::move(missing)),
+        left_(std::ranges::count(missing_, 1)),
+        highest_(tuples.of_row()),
+        by_gain_(highest_ + 1) {
     const RandomStream random(seed, "order of rows");
-    for (size_t i = 0; i < possible.size(); ++i) queue_.push({tuples.of_row(), random.bits(i), i});
+    for (size_t i = 0; i < possible.size(); ++i) by_gain_.back().emplace_back(random.bits(i), i);
+    std::ranges::sort(by_gain_.back());
   }
 
   int64_t left() const { return left_; }
@@ -135,37 +164,37 @@ class Greedy {
   // Returns the next row's index among the possible ones.
   size_t take() {
     for (;;) {
-      Candidate best = queue_.top();
-      queue_.pop();
-      best.gain = 0;
-      tuples_.each(possible_[best.row], [&](size_t tuple) { best.gain += missing_[tuple]; });
-      if (!queue_.empty() && best < queue_.top()) {
-        queue_.push(best);
+      std::vector<Candidate>& best = by_gain_[highest_];
+      if (best.empty()) {
+        MG_ASSERT(highest_ > 0);
+        std::ranges::sort(by_gain_[--highest_]);
         continue;
       }
-      tuples_.each(possible_[best.row], [this](size_t tuple) {
+      const Candidate candidate = best.back();
+      best.pop_back();
+      size_t gain = 0;
+      tuples_.each(possible_[candidate.second], [&](size_t tuple) { gain += missing_[tuple]; });
+      if (gain < highest_) {
+        by_gain_[gain].push_back(candidate);
+        continue;
+      }
+      tuples_.each(possible_[candidate.second], [this](size_t tuple) {
         left_ -= missing_[tuple];
-        missing_[tuple] = false;
+        missing_[tuple] = 0;
       });
-      return best.row;
+      return candidate.second;
     }
   }
 
  private:
-  struct Candidate {
-    size_t gain = 0;
-    uint64_t chance = 0;
-    size_t row = 0;
-    bool operator<(const Candidate& other) const {
-      return std::tie(gain, chance, row) < std::tie(other.gain, other.chance, other.row);
-    }
-  };
+  using Candidate = std::pair<uint64_t, size_t>;  // random number, index of the row
 
-  const std::vector<Row>& possible_;
+  const CompactRows& possible_;
   const Tuples& tuples_;
   std::vector<char> missing_;
-  int64_t left_ = 0;
-  std::priority_queue<Candidate> queue_;
+  int64_t left_;
+  size_t highest_;  // known gain; its candidates are sorted
+  std::vector<std::vector<Candidate>> by_gain_;
 };
 
 // Removes rows whose tuples are all covered by other rows, beginning with the last rows.
@@ -192,11 +221,17 @@ std::string reason_of(const std::vector<Factor>& factors, const Refusal& refusal
   return most->first;
 }
 
+// For each tuple, 1 if one of the rows has it.
+std::vector<char> seen_tuples(const CompactRows& rows, const Tuples& tuples) {
+  std::vector<char> seen(tuples.count());
+  for (size_t i = 0; i < rows.size(); ++i)
+    tuples.each(rows[i], [&](size_t tuple) { seen[tuple] = 1; });
+  return seen;
+}
+
+// seen: of pairs.
 std::vector<ExcludedPair> excluded_pairs(const std::vector<Factor>& factors, const Refusal& refusal,
-                                         const std::vector<Row>& possible) {
-  const Tuples pairs(factors, 2);
-  std::vector<char> seen(pairs.count());
-  for (const Row& row : possible) pairs.each(row, [&](size_t pair) { seen[pair] = true; });
+                                         const std::vector<char>& seen) {
   std::vector<ExcludedPair> excluded;
   size_t number = 0;  // index in the order of Tuples
   for (size_t a = 0; a < factors.size(); ++a) {
@@ -222,15 +257,16 @@ Covering cover(const std::vector<Factor>& factors, const Refusal& refusal, int s
                uint64_t seed) {
   MG_ASSERT(strength >= 1 && strength <= 3 && static_cast<int>(factors.size()) >= strength);
   for (const Factor& factor : factors) MG_ASSERT(!factor.values.empty());
-  const std::vector<Row> possible = Possible(factors, refusal).take();
-  const Tuples tuples(factors, strength);
+  const CompactRows possible = Possible(factors, refusal).take();
+  const Tuples tuples(factors, strength), pairs(factors, 2);
+  const std::vector<char> seen_pairs = seen_tuples(possible, pairs);
 
   Covering covering;
   covering.possible = static_cast<int64_t>(possible.size());
-  covering.excluded = excluded_pairs(factors, refusal, possible);
-  Greedy greedy(possible, tuples, seed);
+  covering.excluded = excluded_pairs(factors, refusal, seen_pairs);
+  Greedy greedy(possible, tuples, strength == 2 ? seen_pairs : seen_tuples(possible, tuples), seed);
   covering.tuples = greedy.left();
-  while (greedy.left() > 0) covering.rows.push_back(possible[greedy.take()]);
+  while (greedy.left() > 0) covering.rows.push_back(possible.row(greedy.take()));
   drop_needless(covering.rows, tuples);
   return covering;
 }

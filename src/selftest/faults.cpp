@@ -293,7 +293,7 @@ bool has_ring(const MatrixRow& row) {
   using enum parallel::ContextExchange;
   return row.layout.cp > 1 && row.layout.exchange != all_gather && row.layout.exchange != a2a;
 }
-// True if attention is told which tokens its queries are: in the ring only for dropout, which the
+// True if attention gets the positions of its queries: in the ring only for dropout, which the
 // GPT-2 has.
 bool has_positions(const MatrixRow& row) {
   return (has_ring(row) && row.model == 1) ||

@@ -17,12 +17,12 @@ namespace megatron::selftest {
 // A layout of up to 16 ranks. The matrix covers tensor parallel 1, 2 and 4, divided tokens, 1 to 4
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
-// grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order. The last one is
-// not part of the covering set: TP 4 with SP and DP 3 of a sharded optimizer, whose tensor-parallel
-// ranks would close small buckets at different parameters.
+// grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order.
+// The last one is not part of the covering set: TP 4 with SP and DP 3 of a sharded optimizer, whose
+// tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
-  size_t model = 0;  // index: an untied Llama, a tied GPT-2, a Llama with experts
+  size_t model = 0;           // index: an untied Llama, a tied GPT-2, a Llama with experts
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
   Layout layout;

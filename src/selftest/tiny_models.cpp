@@ -58,7 +58,8 @@ void pack(corpus::HostBatch& batch, int64_t vocabulary) {
     const auto at = static_cast<size_t>(i);
     int32_t& token = batch.tokens[at];
     if (starts)
-      token = static_cast<int32_t>((batch.tokens[static_cast<size_t>(i - t)] + number) % vocabulary);
+      token =
+          static_cast<int32_t>((batch.tokens[static_cast<size_t>(i - t)] + number) % vocabulary);
     if (t == begin + 1 && token == batch.tokens[at - 1])
       token = static_cast<int32_t>((token + 1) % vocabulary);
     batch.positions[at] = static_cast<int32_t>(t - begin);

@@ -93,9 +93,10 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
 }
 
 // Files that make a checkpoint open with the run's tokenizer, whichever flags selected it, and with
-// the chat template next to it; generation settings come from the model's directory, or else from
-// the tokenizer's.
-NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
+// the chat template next to it (chat_template: a file in its place); generation settings come from
+// the model's directory, or else from the tokenizer's.
+NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source,
+                           const std::optional<std::string>& chat_template) {
   const std::string& tokenizer = vocabulary.directory.empty() ? source : vocabulary.directory;
   NamedFiles companions;
   if (vocabulary.opens_by_itself) {
@@ -106,7 +107,9 @@ NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::stri
   }
   NamedFiles generation = generation_files(source);
   if (generation.empty()) generation = generation_files(tokenizer);
-  for (NamedFiles& files : std::array{chat_template_files(tokenizer), std::move(generation)})
+  NamedFiles chat = chat_template_files(tokenizer);
+  if (chat_template) chat = {{"chat_template.jinja", read_file(*chat_template)}};
+  for (NamedFiles& files : std::array{std::move(chat), std::move(generation)})
     companions.insert(companions.end(), files.begin(), files.end());
   return companions;
 }
@@ -128,7 +131,8 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
     if (t.bos()) config.set("bos_token_id", *t.bos());
     if (t.eos()) config.set("eos_token_id", *t.eos());
   }
-  return {std::move(config), find_companions(plan.vocabulary, source.directory)};
+  return {std::move(config),
+          find_companions(plan.vocabulary, source.directory, plan.settings.data.chat_template)};
 }
 
 // Samples end at the same tokens as texts generated from the run's checkpoints.

@@ -87,6 +87,8 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
             {options_, data_parallel_, totals_, timer_, work_reporter_}) {
   options_.recompute.tensor = &tensor_;
   MG_ASSERT(options.objective == nullptr || options.loss_scope == settings::LossScope::token);
+  MG_CHECK(options.objective == nullptr || ranks.modules().context == nullptr,
+           "an objective needs whole sequences, which --context-parallel-size divides: use 1");
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {

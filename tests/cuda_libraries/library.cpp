@@ -1,4 +1,4 @@
-// Plays one of NVIDIA's libraries: it has a version and nothing else.
+// A stand-in for one of NVIDIA's libraries: it has only a version.
 #if defined(TAKES_A_POINTER)
 extern "C" int FUNCTION(int* version) {
   *version = VERSION;

@@ -1,4 +1,4 @@
-// Plays NVIDIA's management library, of one GPU whose clock falls with every look.
+// A stand-in for NVIDIA's management library, with one GPU whose clock falls with every query.
 #include <cstring>
 
 extern "C" {

@@ -1,5 +1,5 @@
-// One block of a kernel: its threads are fibers of one OS thread. A warp runs until all of its
-// lanes wait or end; the next warp follows; when every thread waits for the block, all go on.
+// Runs one block of a kernel. Its threads are fibers of one OS thread. A warp runs until all of its
+// lanes wait or end, then the next warp runs. When every thread waits for the block, all continue.
 #include <fmt/core.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ enum class State : uint8_t { fresh, ready, at_warp, at_block, ended };
 
 struct Thread {
   State state = State::fresh;
-  bool odd = false;  // which of the warp's two tables its next call writes
+  bool odd = false;  // selects the one of the warp's two tables that its next call writes
   WarpCall call{};
   unsigned mask = 0;
   struct Fiber* fiber = nullptr;
@@ -46,9 +46,9 @@ struct Fiber {
 };
 using Fibers = std::vector<std::unique_ptr<Fiber>>;
 
-// Those that no OS thread uses at the moment. A process may have some 32,000 stacks with their
-// guards (vm.max_map_count), and dozens of OS threads launch kernels of a thousand threads, few at
-// once.
+// Fibers that no OS thread uses at the moment. A process may have about 32,000 stacks with guard
+// pages (vm.max_map_count), while dozens of OS threads launch kernels of a thousand threads, few of
+// them at the same time.
 class SpareFibers {
  public:
   std::unique_ptr<Fiber> take() {
@@ -83,7 +83,7 @@ class Block {
   void pause();
 
   // Called by fibers.
-  [[noreturn]] void live();  // a fiber's life: threads, one after another
+  [[noreturn]] void live();  // a fiber's main loop: runs one thread after another
   const uint64_t* exchange(WarpCall call, unsigned mask, uint64_t value);
   const Operands* exchange(const Operands& operands);
   void copy_later(const Copy& copy);
@@ -121,7 +121,7 @@ class Block {
   std::array<Thread, kMaxThreads> thread_;
   std::array<std::array<std::array<uint64_t, kLanes>, 2>, kMaxThreads / kLanes> given_;
   std::array<std::array<std::array<Operands, kLanes>, 2>, kMaxThreads / kLanes> operands_;
-  std::array<std::vector<Copy>, kMaxThreads> copies_;  // that threads have not waited for
+  std::array<std::vector<Copy>, kMaxThreads> copies_;  // copies that threads have not waited for
   Fibers fibers_;
   std::vector<Fiber*> idle_;
   Context scheduler_, abandoned_;
@@ -131,12 +131,12 @@ class Block {
 
 constexpr size_t kSharedSpace = (kDynamicSharedOptIn + 4095) / 4096 * 4096;
 
-// A thread of a kernel stays on its OS thread, which has one block at a time.
+// A thread of a kernel stays on its OS thread, which runs one block at a time.
 thread_local std::unique_ptr<Block> block_of_thread;
 
 struct sigaction previous_handlers[2];
 
-// A kernel that touches memory that is not there is given up; any other fault goes its way.
+// Abandons a kernel that accesses an invalid address; other faults are handled as usual.
 void on_fault(int signal, siginfo_t* info, void* context) {
   Block* const block = block_of_thread.get();
   if (block != nullptr && block->running())
@@ -211,7 +211,7 @@ std::string Block::run(const KernelWork& work, int64_t index) {
     for (int i = 0; i < warps && fault_.empty(); ++i) run_warp(work.descending ? warps - 1 - i : i);
   } while (fault_.empty() && release_block());
   running_ = false;
-  if (!fault_.empty()) {  // fibers in the middle of a thread are of no use
+  if (!fault_.empty()) {  // fibers in the middle of a thread cannot be reused
     idle_.clear();
     fibers_.clear();
   }
@@ -234,7 +234,7 @@ void Block::run_warp(int warp) {
   } while (release_warp(warp));
 }
 
-// True: the lanes made one call and go on.
+// Returns true if all lanes made the same call and continue.
 bool Block::release_warp(int warp) {
   int waiting = 0;
   const Thread* sample = nullptr;
@@ -257,7 +257,8 @@ bool Block::release_warp(int warp) {
   return true;
 }
 
-// True: all threads reached __syncthreads and go on. False: all ended, or it is a fault.
+// Returns true if all threads reached __syncthreads and continue, and false if all ended or there
+// is a fault.
 bool Block::release_block() {
   int waiting = 0;
   for (int t = 0; t < threads_; ++t)
@@ -293,7 +294,7 @@ void Block::resume(int t) {
   scheduler_.switch_to(thread.fiber->context);
 }
 
-// A thread that ends without waiting leaves its fiber to the next one of its warp.
+// A thread that ends without waiting leaves its fiber to the next thread of its warp.
 void Block::live() {
   for (;;) {
     Fiber* const fiber = thread_[static_cast<size_t>(current_)].fiber;

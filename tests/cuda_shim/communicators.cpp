@@ -17,11 +17,11 @@ namespace {
 
 const char* const kRoot = "/dev/shm";
 const char* const kPrefix = "megatron_nccl_";
-constexpr int kPatience = 20000;  // of 200 us each
+constexpr int kPatience = 20000;  // number of pauses of 200 us each
 
 thread_local std::string last_text = "no error";
 
-// Folders of processes that were killed.
+// Removes the folders of processes that were killed.
 void sweep() {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(kRoot, error)) {
@@ -33,7 +33,7 @@ void sweep() {
   }
 }
 
-// True if all ranks have come to the communicator, and may.
+// Waits until all ranks have joined the communicator.
 ncclResult_t meet(const ncclComm& comm) {
   std::vector<int> devices;
   for (int r = 0; r < comm.size; ++r) {
@@ -55,7 +55,7 @@ ncclResult_t meet(const ncclComm& comm) {
   return ncclSuccess;
 }
 
-// A rank that has ended says so; the last one removes the folder.
+// A rank that ends leaves a mark; the last rank removes the folder.
 bool all_ended(const ncclComm& comm) {
   for (int r = 0; r < comm.size; ++r)
     if (!fs::exists(fmt::format("{}/end.{}", comm.folder, r))) return false;
@@ -78,7 +78,7 @@ void wait_while(F&& holds, const char* what) {
   if (waited == kPatience) problem(std::string("NCCL: ") + what);
 }
 
-// Memory that a communicator had is given back when the device stands still.
+// A communicator's memory is returned only when the device is idle.
 bool other_runs(const ncclComm& comm) {
   return std::ranges::any_of(communicators(), [&](const ncclComm* other) {
     return other->device == comm.device && other->running > 0;
@@ -237,20 +237,20 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Calls that are queued still name it: they are over when the stream has run.
+// Queued calls still use the communicator; they are over once the stream has run.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (communicators().erase(comm) == 0)
     return wrong(ncclInvalidArgument, "ncclCommAbort of no communicator");
   comm->aborted = true;
-  ++comm->queued;  // this call, which names it, too
+  ++comm->queued;  // counts this call, which uses it too
   comm->proceed = nullptr;
   m.mutex.changed();
   end(*comm);
   wait_while(
       [&] {
-        if (comm->graphs > 0) advance_all();  // a graph that is destroyed may be under way
+        if (comm->graphs > 0) advance_all();  // a destroyed graph may be in flight
         return comm->graphs > 0;
       },
       "a communicator is aborted before the graphs with calls of it end");

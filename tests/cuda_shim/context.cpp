@@ -8,7 +8,7 @@
 #include <new>
 
 #if defined(__x86_64__)
-// cuda_shim_switch(void** save, void* load): what a call must keep is kept on the stack.
+// cuda_shim_switch(void** save, void* load): callee-saved registers are kept on the stack.
 extern "C" void cuda_shim_switch(void** save, void* load);
 asm(R"(
 .text
@@ -35,7 +35,7 @@ cuda_shim_switch:
 )");
 #endif
 
-// A sanitizer that follows threads learns of stacks.
+// Tells the thread sanitizer about the stacks.
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #else
@@ -63,9 +63,9 @@ std::byte* make_stack(size_t bytes) {
 struct Context::State {
   std::byte* stack = nullptr;
   size_t bytes = 0;
-  void* top = nullptr;  // where the registers lie
+  void* top = nullptr;  // address of the saved registers
   ucontext_t context{};
-  void* fiber = nullptr;  // as a sanitizer knows it
+  void* fiber = nullptr;  // the sanitizer's handle
 };
 
 Context::Context() : state_(std::make_unique<State>()) {}
@@ -84,7 +84,7 @@ Context::~Context() {
 #if defined(__x86_64__)
 void Context::start(void (*entry)()) {
   ASAN_UNPOISON_MEMORY_REGION(state_->stack, state_->bytes);  // frames that never returned
-  // Six registers and the address to return to; the function finds the stack as a call leaves it.
+  // Six registers and the return address; the function finds the stack as after a call.
   std::byte* const end = state_->stack + state_->bytes - 16;
   std::memcpy(end, &entry, sizeof entry);
   std::memset(end - 48, 0, 48);

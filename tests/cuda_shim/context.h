@@ -1,4 +1,4 @@
-// A stack of its own for each fiber, and the switch between them: no system call.
+// A separate stack for each fiber, and switches between stacks without a system call.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,18 @@
 
 namespace cuda_shim {
 
-// Something that can be gone on with. Abandoned ones are started again, never resumed.
+// A point of execution that can be continued. An abandoned one is started again, never resumed.
 class Context {
  public:
   Context();                       // the OS thread's own stack: only switched away from
-  explicit Context(size_t bytes);  // a stack, with a page below it that faults
+  explicit Context(size_t bytes);  // a stack with a guard page below it
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // The next switch to it calls entry, which does not return.
+  // The next switch to this context calls entry, which must not return.
   void start(void (*entry)());
-  // Goes on there; returns when somebody switches back.
+  // Continues there, and returns when something switches back.
   void switch_to(Context& other);
 
  private:

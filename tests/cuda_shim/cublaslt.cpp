@@ -20,11 +20,11 @@ using namespace cuda_shim::lt;
 using cuda_shim::Lock;
 using cuda_shim::machine;
 
-// Products that were queued, by epilogue and reduction.
+// Key of queued products: epilogue and reduction.
 struct Queued {
   std::mutex mutex;
   std::map<std::pair<uint32_t, uint32_t>, int64_t> count;
-  int32_t last = -1;  // place of its algorithm
+  int32_t last = -1;  // its algorithm's place in the list
   int64_t misaligned = 0;
 };
 Queued& queued_products() {
@@ -37,7 +37,7 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(256, address & -address));
 }
 
-// By its address or its leading dimension.
+// True if the address or the leading dimension is misaligned.
 bool is_misaligned(const Layout& layout, const void* p) {
   constexpr int64_t kBytes = 16;
   return alignment(p) < kBytes || layout.ld * bytes(layout.type) % kBytes != 0;
@@ -111,7 +111,7 @@ bool on_device(const void* p, const Layout& l) {
   return cuda_shim::is_device_memory(p, static_cast<size_t>((last + 1) * bytes(l.type)));
 }
 
-// A call that cuBLASLt refuses, or takes and does wrong.
+// Reports a call that cuBLASLt refuses, or accepts and computes wrongly.
 cublasStatus_t refuse(cublasStatus_t status, const char* why) {
   cuda_shim::problem(fmt::format("cuBLASLt: {}", why));
   return status;
@@ -121,7 +121,7 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
   const Algorithm& way = work.algorithm;
   if (way.call != fingerprint(work.call))
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an algorithm of another product");
-  // Its documentation asks for 16 bytes; its kernels for Hopper take no less than 256.
+  // The documentation requires 16 bytes; the kernels for Hopper need at least 256.
   if (way.workspace > workspace_bytes || alignment(work.workspace) < 256 ||
       !cuda_shim::is_device_memory(work.workspace, workspace_bytes))
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "a workspace that is too small or misplaced");
@@ -178,7 +178,8 @@ uint16_t promised(bool there, const void* p) {
   return static_cast<uint16_t>(there ? alignment(p) : 1);
 }
 
-// The ways that the library knows, the best one first: with few columns and rows, over parts of K.
+// The library's algorithms, best first. If rows and columns are few, sums over parts of K come
+// first.
 std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaque_t& preference) {
   const bool ta = call.operation.transpose_a != CUBLAS_OP_N;
   const uint64_t k = ta ? call.a.rows : call.a.cols;
@@ -208,7 +209,7 @@ std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaq
   }
   add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);
   if (!deep && k > 1) add(2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2 * sums);
-  add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);  // other tiles, the same bits
+  add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);  // other tiles, but the same bits
   return list;
 }
 
@@ -219,7 +220,7 @@ cublasStatus_t planted_refusal(const Algorithm& way) {
                                                 : CUBLAS_STATUS_SUCCESS;
 }
 
-// All algorithms but one take a second longer by the device's clock, where a test names that one.
+// If a test names the fastest algorithm, all others take a second longer by the device's clock.
 void pretend_time(const Algorithm& way, int device) {
   const Lock lock(machine().mutex);
   const cuda_shim::Settings& settings = machine().settings;
@@ -232,7 +233,7 @@ void pretend_time(const Algorithm& way, int device) {
 
 extern "C" {
 
-// As the library does, it asks for some memory of the device's for itself.
+// Like the library, allocates some device memory for itself.
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   {
     const Lock lock(machine().mutex);

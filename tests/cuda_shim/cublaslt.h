@@ -1,4 +1,5 @@
-// What cuBLASLt on the CPU gets of a product (cublaslt.cpp), and computes (cublaslt_products.cpp).
+// The description of a product for cuBLASLt on the CPU (cublaslt.cpp), and its computation
+// (cublaslt_products.cpp).
 #pragma once
 
 #include <cublasLt.h>
@@ -6,7 +7,7 @@
 #include <array>
 
 struct cublasLtContext {
-  bool turn = false;  // sums in place come in another order each time
+  bool turn = false;  // in-place sums alternate between two orders
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType type;
@@ -20,7 +21,7 @@ struct cublasLtMatmulDescOpaque_t {
   cudaDataType scale;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;  // or where its gradient goes
+  const void* bias = nullptr;  // or the destination of its gradient
   int32_t bias_type = -1;
   void* aux = nullptr;
   int64_t aux_ld = 0;
@@ -41,15 +42,15 @@ struct Call {
   Layout a, b, c, d;
 };
 
-// What lies in cublasLtMatmulAlgo_t.
+// The content of cublasLtMatmulAlgo_t.
 struct Algorithm {
   uint64_t call;  // fingerprint of the call that it was chosen for
   uint64_t workspace;
   int32_t parts;
   uint32_t scheme;
-  std::array<uint32_t, 4> alignment;  // of A, B, C and D, as promised
+  std::array<uint32_t, 4> alignment;  // promised alignment of A, B, C and D
   uint16_t bias_alignment, aux_alignment;
-  int32_t place;  // in the list that named it
+  int32_t place;  // place in the list that named it
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -59,7 +60,7 @@ struct Work {
   const void *a, *b, *c, *bias;
   void *d, *workspace;
   float alpha, beta;
-  bool backwards;  // sums in place: the last part first
+  bool backwards;  // in-place sums start from the last part
 };
 
 int64_t bytes(cudaDataType type);
@@ -71,7 +72,7 @@ bool differentiates(const Product& o);
 bool has_aux(const Product& o);
 bool applies_gelu(const Product& o);
 
-// Multiplies operands that were validated before.
+// Multiplies operands that were already validated.
 void multiply(const Work& work);
 
 }  // namespace cuda_shim::lt

@@ -1,4 +1,4 @@
-// The products of cuBLASLt on the CPU.
+// Computes the products of cuBLASLt on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -32,7 +32,7 @@ namespace {
 using megatron::bf16;
 using megatron::f16;
 
-// A matrix on the device whose column j of matrix g begins at `at(g, j)`.
+// A matrix on the device. Column j of matrix g begins at `at(g, j)`.
 struct Matrix {
   const std::byte* data;
   Layout layout;
@@ -56,7 +56,7 @@ void store(std::byte* p, cudaDataType type, int64_t i, float value) {
   }
 }
 
-// op(matrix) of one of a batch as columns one behind the other.
+// Returns op(matrix) of one matrix of a batch, column after column.
 std::vector<float> columns(const Matrix& matrix, int64_t g, bool transposed) {
   const auto rows = static_cast<int64_t>(matrix.layout.rows);
   const auto cols = static_cast<int64_t>(matrix.layout.cols);
@@ -79,7 +79,7 @@ Gelu gelu(float x) {
   return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du};
 }
 
-// What the epilogue makes of an element, row i of column j.
+// Applies the epilogue to the element in row i of column j.
 float finish(const Work& work, float value, int64_t i, int64_t j) {
   const Product& o = work.call.operation;
   const cudaDataType type = work.call.d.type;
@@ -91,7 +91,7 @@ float finish(const Work& work, float value, int64_t i, int64_t j) {
   return applies_gelu(o) ? gelu(value).value : value;
 }
 
-// Sums over k of each column of op(B) [k, n].
+// Sums each column of op(B) [k, n] over k.
 void sum_columns(const Work& work, const std::vector<float>& b, int64_t n) {
   if (!sums_b(work.call.operation)) return;
   auto* const to = static_cast<std::byte*>(const_cast<void*>(work.bias));
@@ -103,7 +103,7 @@ void sum_columns(const Work& work, const std::vector<float>& b, int64_t n) {
   }
 }
 
-// Columns of A over parts of k, each summed from 0, then the parts in order.
+// Sums columns of A over parts of k, each starting from 0, then adds the parts in order.
 void sum(const Work& work, const std::vector<float>& a, const float* b, int64_t m, int64_t k,
          std::vector<float>& sums) {
   std::vector<float> part(static_cast<size_t>(m));

@@ -1,4 +1,4 @@
-// The driver's virtual memory management, by the names of its functions.
+// The driver's virtual memory management, with its functions found by name.
 #include <cuda.h>
 #include <fmt/core.h>
 
@@ -15,7 +15,7 @@ CUresult no(CUresult error, const std::string& text) {
   return error;
 }
 
-// The driver's error where the thread records work.
+// Returns the driver's error if the thread is recording work.
 CUresult unless_recording(const char* call) {
   const bool recording = refuse_while_recording(call) != cudaSuccess;
   return recording ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
@@ -104,7 +104,7 @@ CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationH
   return CUDA_SUCCESS;
 }
 
-// Visits the whole mappings that lie in [p, p + bytes).
+// Visits the complete mappings in [p, p + bytes).
 template <class F>
 CUresult each_mapping(CUdeviceptr p, size_t bytes, const char* call, F&& f) {
   Machine& m = machine();

@@ -1,4 +1,4 @@
-// Work that is recorded in a stream and queued again as a whole.
+// Work that is captured from a stream and later launched as a whole.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ cudaError_t no_graph(const char* call) {
   return refuse(cudaErrorInvalidValue, fmt::format("{} with a graph that does not exist", call));
 }
 
-// True if the end of the first branch comes after all that the others do.
+// True if the end of the first branch comes after all work of the other branches.
 bool is_joined(const std::vector<Recording::Branch>& branches) {
   std::map<const Marker*, std::pair<size_t, size_t>> marks;  // {branch, operations up to it}
   for (size_t b = 0; b < branches.size(); ++b)
@@ -60,8 +60,8 @@ Operation of_marks(std::shared_ptr<Marker> wait, std::shared_ptr<Marker> mark) {
   return {.name = "order in a graph", .work = {}, .wait = std::move(wait), .mark = std::move(mark)};
 }
 
-// One launch of a graph: its first branch on the stream that it is launched on, the others on
-// streams of their own, which end with it.
+// One launch of a graph. Its first branch runs on the launching stream; the others run on streams
+// of their own, which end with the launch.
 class GraphLaunch {
  public:
   GraphLaunch(const std::vector<Recording::Branch>& branches, cudaStream_t stream)
@@ -92,7 +92,7 @@ class GraphLaunch {
     return made;
   }
 
-  // This replay's counterpart of a recorded marker.
+  // Returns this launch's counterpart of a recorded marker.
   std::shared_ptr<Marker> of_this(const std::shared_ptr<Marker>& recorded) {
     if (recorded == nullptr) return nullptr;
     auto& made = markers_[recorded.get()];
@@ -162,7 +162,7 @@ cudaError_t refuse_recorded_event(const char* call, cudaEvent_t event) {
                 fmt::format("{} of an event that was recorded into a graph", call));
 }
 
-// A stream that waits for what is recorded takes part in the recording from then on.
+// A stream that waits for recorded work is part of the recording from then on.
 cudaError_t record_wait(cudaStream_t stream, cudaEvent_t event) {
   const std::shared_ptr<Recording> recording = event->recording.lock();
   if (event->recorded && recording == nullptr)

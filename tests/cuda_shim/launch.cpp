@@ -1,4 +1,4 @@
-// Kernels: their limits, and their blocks over OS threads.
+// Kernel launches: limits, and distribution of blocks over OS threads.
 #include <fmt/core.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace cuda_shim {
 namespace {
 
-// A kernel whose blocks are taken by whoever comes.
+// A kernel whose blocks are taken by any free thread.
 struct Job {
   KernelWork work;
   int64_t blocks = 0;
@@ -36,10 +36,10 @@ struct Job {
   }
 };
 
-// Threads that help; they live as long as the program.
+// Helper threads, which live as long as the program.
 class Helpers {
  public:
-  // Who calls works too, and does not wait for a helper that has not come.
+  // The caller also runs blocks, and does not wait for helpers that have not started.
   void run(const std::shared_ptr<Job>& job, int helpers) {
     {
       const std::lock_guard lock(mutex_);
@@ -80,7 +80,7 @@ class Helpers {
 };
 
 constexpr int kMaxHostThreads = 8;
-constexpr int64_t kWorthHelp = 4096;  // threads of a kernel
+constexpr int64_t kWorthHelp = 4096;  // number of threads of a kernel
 
 // Kernel names are cached, since finding one reads a file.
 const std::string& known_name(const void* kernel) {
@@ -92,7 +92,7 @@ const std::string& known_name(const void* kernel) {
 
 bool zero(uint3 v) { return v.x == 0 || v.y == 0 || v.z == 0; }
 
-// Empty, or why such a launch is refused.
+// Returns the reason to refuse a launch, or an empty string.
 std::string refusal(const cudaLaunchConfig_t& c, const void* kernel) {
   const auto threads = uint64_t{c.blockDim.x} * c.blockDim.y * c.blockDim.z;
   if (zero(c.gridDim) || c.gridDim.y > 65535 || c.gridDim.z > 65535 || c.gridDim.x > 2147483647u)

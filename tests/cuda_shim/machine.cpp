@@ -18,7 +18,7 @@ std::string take_problems() {
   return std::exchange(m.problems, {});
 }
 
-// What is alive, in words.
+// Describes the live objects.
 std::string leaks() {
   std::string text;
   for (const char* what : {"streams", "events", "graphs", "communicators", "bytes", "pinned"}) {
@@ -36,7 +36,7 @@ void at_end() {
   _exit(86);
 }
 
-// What a process that cannot be set by a call is set to (cuda_shim/control.h).
+// Initial value of a setting from an environment variable (cuda_shim/control.h).
 int64_t told_first(const char* variable, int64_t usual) {
   const char* const given = std::getenv(variable);
   return given == nullptr ? usual : std::atoll(given);
@@ -48,7 +48,7 @@ thread_local int device_of_thread = 0;
 
 Machine& machine() {
   static Machine* const only = [] {
-    auto* made = new Machine;  // outlives every static that may still call
+    auto* made = new Machine;  // outlives every static object that may still call
     Settings& settings = made->settings;
     settings.devices = told_first("CUDA_SHIM_DEVICES", settings.devices);
     settings.driver = told_first("CUDA_SHIM_DRIVER", settings.driver);
@@ -72,7 +72,7 @@ Machine& machine() {
 }
 
 void Mutex::pause() {
-  constexpr std::chrono::microseconds kPause{200};  // other processes tell nothing
+  constexpr std::chrono::microseconds kPause{200};  // other processes send no notification
   struct Whole {
     Mutex& mutex;
     int depth = 0;

@@ -1,4 +1,4 @@
-// The machine that the shim's runtime pretends: its devices, memory, streams and problems.
+// The simulated machine: its devices, memory, streams and problems.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,36 +32,36 @@ struct Marker {
   cudaStream_t stream = nullptr;
   bool done = false;
   int queries = 0;
-  double seconds = 0;  // when it was reached
+  double seconds = 0;  // time at which it was reached
 };
 
-// Work that returns cudaErrorNotReady waits for somebody outside its stream (other ranks of a
-// collective) and is called again later; the stream stands still until then.
+// Work that returns cudaErrorNotReady waits for something outside its stream (other ranks of a
+// collective) and is called again later; until then the stream waits.
 struct Operation {
   std::string name;
   std::function<cudaError_t()> work;  // empty: none
   std::shared_ptr<Marker> wait, mark;
-  std::function<void()> queued = {};  // called when it is queued; of what is recorded, each time
+  std::function<void()> queued = {};  // called when queued; if recorded, at each launch
 };
 
-// Bytes that a device or the host's pinned memory has.
+// A range of device memory or of the host's pinned memory.
 struct Range {
   size_t bytes = 0;
   int device = 0;
-  uint64_t handle = 0;  // of cuMemCreate; 0: of cudaMalloc
+  uint64_t handle = 0;  // from cuMemCreate; 0: from cudaMalloc
   bool accessible = true;
 };
 
-// What a stream records instead of queueing it, and those that wait for what it records
-// (graphs.cpp). Its markers stand for those of each launch.
+// Work that a stream, and streams that wait for it, record instead of queueing (graphs.cpp). Its
+// markers stand for those of each launch.
 struct Recording {
   struct Branch {
     cudaStream_t stream = nullptr;
     std::vector<Operation> work;
   };
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::thread::id thread;        // that began it
-  std::vector<Branch> branches;  // the first one's stream began it
+  std::thread::id thread;        // thread that began the recording
+  std::vector<Branch> branches;  // the first belongs to the stream that began it
   bool spoiled = false;
 
   std::vector<Operation>& work_of(cudaStream_t stream);
@@ -75,7 +75,7 @@ struct Settings {
   std::string hang = {};  // part of the names of work that never ends
 };
 
-// Recursive. Whoever waits for work that others must queue lets them in meanwhile.
+// Recursive. A thread that waits for work that others must queue releases it meanwhile.
 class Mutex {
  public:
   void lock() {
@@ -86,7 +86,7 @@ class Mutex {
     --depth_;
     mutex_.unlock();
   }
-  // Leaves it altogether until something has changed or some time has passed.
+  // Releases it completely until something has changed or some time has passed.
   void pause();
   void changed() { changed_.notify_all(); }
 
@@ -98,72 +98,72 @@ class Mutex {
 
 struct Machine {
   Mutex mutex;
-  uint64_t operations = 0;                      // that have run
-  std::array<double, kMaxDevices> pretended{};  // seconds that each device's work took besides
+  uint64_t operations = 0;                      // operations that have run
+  std::array<double, kMaxDevices> pretended{};  // seconds added to each device's clock
   Settings settings;
   cudaError_t sticky = cudaSuccess;
-  std::string problems;  // behind problem_mutex
+  std::string problems;  // guarded by problem_mutex
   std::mutex problem_mutex;
 
-  std::vector<cudaStream_t> streams;   // the oldest first
-  std::vector<cudaStream_t> branches;  // of graphs under way
+  std::vector<cudaStream_t> streams;   // oldest first
+  std::vector<cudaStream_t> branches;  // streams of graphs in flight
   std::set<cudaEvent_t> events;
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
   int64_t communicators = 0;
   cudaStream_t default_streams[kMaxDevices] = {};
 
-  std::map<uintptr_t, Range> device_memory;      // alive
-  std::map<uintptr_t, size_t> device_addresses;  // ever given out; none is used again
+  std::map<uintptr_t, Range> device_memory;      // live ranges
+  std::map<uintptr_t, size_t> device_addresses;  // all addresses ever used; none is used again
   std::map<uintptr_t, Range> pinned;
   std::map<uint64_t, std::pair<size_t, int>> physical;  // handle -> {bytes, device}
   std::map<uint64_t, int> references;
   uint64_t next_handle = 1;
   size_t used[kMaxDevices] = {};
-  int64_t pageable_bytes = 0, to_host_bytes = 0, to_host_copies = 0;  // that were asked for
+  int64_t pageable_bytes = 0, to_host_bytes = 0, to_host_copies = 0;  // requested so far
 
-  std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
-  std::map<const void*, int64_t> launches;                 // of kernels; the first one loads it
+  std::unordered_map<const void*, size_t> dynamic_shared;  // per-kernel limits
+  std::map<const void*, int64_t> launches;                 // per kernel; the first one loads it
 };
 Machine& machine();
 using Lock = std::lock_guard<Mutex>;
 
-// A problem, and the call's error.
+// Adds a problem and returns the call's error.
 cudaError_t refuse(cudaError_t error, const std::string& text);
-// The error that sticks to the device since work of a stream failed.
+// Makes the error of a stream's work stick to the device.
 cudaError_t stick(cudaError_t error, const std::string& text);
 int current_device();
 bool has_devices();
 cudaStream_t stream_of(cudaStream_t stream);  // the default stream for null; null for a dead one
 
-// Runs a stream's work, all of it or up to a marker. While that waits for somebody, all other
-// streams go on, and other threads may call.
+// Runs a stream's work, all of it or up to a marker. While that work waits, other streams continue
+// and other threads may call.
 void run(cudaStream_t stream, const Marker* until = nullptr);
-// The same as far as it goes without waiting; whether that was all.
+// Runs the stream's work as far as possible without waiting. Returns true if that was all.
 bool advance(cudaStream_t stream, const Marker* until = nullptr);
 void run_all(int device);
-// All streams as far as they go, as those of a device do by themselves.
+// Advances all streams as far as possible, as a device does on its own.
 void advance_all();
 std::string kernel_name(const void* kernel);
-// True if one more allocation may be made.
+// True if one more allocation is allowed.
 bool may_allocate();
-// The same of memory that CUDA or a library takes for itself of the current device, of which
-// nothing is counted but that some is left.
+// The same for memory that CUDA or a library allocates for itself on the current device. Only
+// checks that some memory is left, without counting it.
 bool has_some_left();
 
-// What a call that waits, maps memory or the like may not do while work is recorded: the error,
-// with the recording spoiled, or success. of_device: waits for all that the device does; else the
-// call is only forbidden to the thread that records.
+// For calls that must not be made during recording, such as waits and mappings: returns the error
+// and invalidates the recording, or returns success. of_device: the call waits for the whole
+// device; otherwise it is only forbidden on the recording thread.
 cudaError_t refuse_while_recording(const char* call, bool of_device = false);
-// The same of a call with one stream, or with an event.
+// The same for a call with one stream or with an event.
 cudaError_t refuse_recording_stream(const char* call, cudaStream_t stream);
 cudaError_t refuse_recorded_event(const char* call, cudaEvent_t event);
-// Makes a stream wait for an event where one of both is recorded.
+// Makes a stream wait for an event when either is recorded.
 cudaError_t record_wait(cudaStream_t stream, cudaEvent_t event);
 // Queues work on a stream that does not record.
 cudaError_t queue(cudaStream_t stream, Operation operation);
 
-// Runs all blocks of a kernel; empty, or what is wrong with it.
+// Runs all blocks of a kernel. Returns an empty string or a description of the fault.
 struct KernelWork {
   const void* kernel = nullptr;
   uint3 grid, block;
@@ -172,9 +172,9 @@ struct KernelWork {
   bool descending = false;
 };
 std::string run_kernel(const KernelWork& work, int threads);
-// One block, on the calling OS thread.
+// Runs one block on the calling OS thread.
 std::string run_block(const KernelWork& work, int64_t index);
-// Its blocks have run: other OS threads may have what they took.
+// Called when the blocks have run: other OS threads may reuse their resources.
 void rest_from_blocks();
 
 }  // namespace cuda_shim
@@ -189,6 +189,6 @@ struct CUevent_st {
   int device = 0;
   bool timing = false;
   std::shared_ptr<cuda_shim::Marker> marker;
-  bool recorded = false;                          // into a graph, instead of being queued
-  std::weak_ptr<cuda_shim::Recording> recording;  // of that graph, while it goes on
+  bool recorded = false;                          // into a graph instead of being queued
+  std::weak_ptr<cuda_shim::Recording> recording;  // that graph's recording, while in progress
 };

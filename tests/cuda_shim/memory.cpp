@@ -1,4 +1,4 @@
-// Device memory, pinned memory and copies. Addresses of the device's are never used again.
+// Device memory, pinned memory and copies. Device addresses are never reused.
 #include "memory.h"
 
 #include <fmt/core.h>
@@ -31,7 +31,7 @@ void open_pages(uintptr_t at, size_t bytes) {
   mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE);
   std::memset(pointer(at), 0xff, bytes);
 }
-// Mapped anew, so that the system has one mapping for all that is closed.
+// Maps the pages again, so that the system merges all closed pages into one mapping.
 void close_pages(uintptr_t at, size_t bytes) {
   mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
        0);
@@ -39,14 +39,14 @@ void close_pages(uintptr_t at, size_t bytes) {
 
 namespace {
 
-// The entry that holds an address; end where there is none.
+// Returns the entry that contains an address, or end() if there is none.
 template <class Map>
 auto holding(Map& map, uintptr_t at) {
   auto entry = map.upper_bound(at);
   return entry == map.begin() ? map.end() : std::prev(entry);
 }
 
-// True if the host may pin so much more.
+// True if the host may pin so many more bytes.
 bool may_pin(size_t bytes) {
   return shim_alive("pinned") + static_cast<int64_t>(bytes) <= machine().settings.pinned &&
          may_allocate();
@@ -57,7 +57,7 @@ bool of_device(uintptr_t at) {
   return entry != machine().device_addresses.end() && at - entry->first < entry->second;
 }
 
-// All bytes are live memory of a device.
+// True if all bytes are live device memory.
 bool alive(uintptr_t at, size_t bytes) {
   Machine& m = machine();
   const uintptr_t end = at + bytes;
@@ -86,7 +86,7 @@ Place place_of(const void* p, size_t bytes) {
   return first == last && in(first, at) && in(last, at + bytes - 1) ? Place::pinned : Place::across;
 }
 
-// Empty, or what is wrong with a copy's end.
+// Returns an empty string or the fault at one end of a copy.
 std::string fault(const char* call, const char* end, const void* p, size_t bytes) {
   switch (place_of(p, bytes)) {
     case Place::dead:
@@ -110,7 +110,7 @@ bool fits(cudaMemcpyKind kind, bool to_device, bool from_device) {
   return false;
 }
 
-// Checks again when it runs: what was freed meanwhile is reported.
+// Checks the addresses again when it runs, to report memory freed meanwhile.
 cudaError_t copy_bytes(void* to, const void* from, size_t bytes) {
   for (const std::string& text : {fault("a copy that was queued", "to", to, bytes),
                                   fault("a copy that was queued", "from", from, bytes)}) {
@@ -127,7 +127,7 @@ bool is_device_memory(const void* p, size_t bytes) {
   return of_device(address(p)) && alive(address(p), bytes);
 }
 
-// Asked while a kernel runs: whoever waits for it holds the lock, and nothing changes.
+// Called while a kernel runs: the thread that waits for it holds the lock, so nothing changes.
 std::string explain_address(const void* p) {
   if (alive(address(p), 1)) return "device memory that is allocated";
   if (of_device(address(p))) return "device memory that is not allocated";
@@ -277,15 +277,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
           refuse_recording_stream("a copy from pageable memory", stream_of(stream));
       error != cudaSuccess)
     return error;
-  // Pageable memory is read before the call returns.
+  // Reads pageable memory before the call returns.
   const auto* const begin = static_cast<const std::byte*>(from);
   return queue_copy(stream, "copy", [to, staged = std::vector<std::byte>(begin, begin + bytes)] {
     return copy_bytes(to, staged.data(), staged.size());
   });
 }
 
-// On the legacy stream: after blocking streams' work, but not that of non-blocking streams. From
-// pageable memory it returns when the bytes are taken, before they are on the device.
+// Runs on the legacy stream: after the work of blocking streams, but not of non-blocking streams.
+// From pageable memory it returns when the bytes have been read, before they are on the device.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   Machine& m = machine();
   const Lock lock(m.mutex);

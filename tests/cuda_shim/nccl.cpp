@@ -1,4 +1,4 @@
-// Calls of NCCL between the shim's devices.
+// NCCL calls between the shim's devices.
 #include <fmt/core.h>
 
 #include <cstring>
@@ -31,14 +31,14 @@ size_t size_of(ncclDataType_t type) {
   }
 }
 
-// What ranks must have alike.
+// Values that must be equal on all ranks.
 struct Header {
   Kind kind;
   ncclDataType_t type;
   ncclRedOp_t op;
   int root;
   size_t count;
-  int64_t recorded = 0;  // 0: in no graph; else which recorded call it is, of messages 1
+  int64_t recorded = 0;  // 0: not in a graph; else the recorded call's number (messages: 1)
   bool operator==(const Header&) const = default;
 };
 std::string text_of(const Header& h) {
@@ -65,7 +65,7 @@ Header header_of(const std::string& bytes) {
 }
 const char* data_of(const std::string& bytes) { return bytes.data() + sizeof(Header); }
 
-// --- Arithmetic. NCCL adds in an order of its own: here from the last rank down.
+// --- Arithmetic. NCCL adds in its own order; here, from the last rank down.
 
 template <class T>
 void combine(T* sum, const char* bytes, size_t count, ncclRedOp_t op) {
@@ -89,13 +89,13 @@ bool reduce(void* to, const std::vector<std::string>& files, size_t offset, size
       case ncclInt32: combine(static_cast<int32_t*>(to), from, count, h.op); break;
       case ncclInt64: combine(static_cast<int64_t*>(to), from, count, h.op); break;
       case ncclUint8: combine(static_cast<uint8_t*>(to), from, count, h.op); break;
-      default: return false;  // 16 bits would be rounded at each rank
+      default: return false;  // 16-bit types would be rounded at each rank
     }
   }
   return true;
 }
 
-// --- A call, or those between ncclGroupStart and ncclGroupEnd, of one communicator.
+// --- A call of one communicator, or those between ncclGroupStart and ncclGroupEnd.
 
 class Launch {
  public:
@@ -170,7 +170,7 @@ class Launch {
     return true;
   }
 
-  // True if it is done. A message was taken when its file is gone.
+  // Returns true when it is done. A sent message has been received when its file is gone.
   bool take(const Part& part) {
     const Header& h = part.header;
     if (h.kind == Kind::send) return !fs::exists(file(part, comm_->rank));
@@ -191,7 +191,7 @@ class Launch {
       if (!fs::exists(file(part, r))) return false;
     }
     for (int r = 0; r < comm_->size; ++r) files.push_back(read(file(part, r)).value());
-    if (part.number > 0) {  // everybody has come here, so nobody reads the one before
+    if (part.number > 0) {  // all ranks are here, so nobody reads the previous one
       Part before = part;
       --before.number;
       fs::remove(file(before, comm_->rank));
@@ -237,7 +237,7 @@ struct Given {
 thread_local int group_depth = 0;
 thread_local std::vector<Given> given_in_group;
 
-// Until the last graph that the call is in is destroyed, and has run.
+// Held until the last graph that contains the call is destroyed and has run.
 std::shared_ptr<void> held_by_graph(ncclComm* comm) {
   ++comm->graphs;
   return std::shared_ptr<void>(comm, [comm](void*) {
@@ -248,13 +248,13 @@ std::shared_ptr<void> held_by_graph(ncclComm* comm) {
   });
 }
 
-// A call is recorded by all of its ranks, or by none, and each launches its part of one recording.
+// Either all ranks record a call or none, and each launches its part of one recording.
 void number(ncclComm* comm, cudaStream_t stream, Part& part, bool message) {
   if (stream->recording == nullptr) return;
   part.header.recorded = message ? 1 : ++comm->recorded;
 }
 
-// The calls of one communicator on one stream.
+// Launches the calls of one communicator on one stream.
 ncclResult_t launch(ncclComm* comm, cudaStream_t stream, const std::vector<Part>& parts) {
   const auto work = std::make_shared<Launch>(comm, parts);
   const std::shared_ptr<void> held = stream_of(stream)->recording ? held_by_graph(comm) : nullptr;

@@ -1,4 +1,4 @@
-// Streams whose work runs late, and events.
+// Streams with deferred work, and events.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace cuda_shim {
 namespace {
 
-// A query that is repeated so often makes the work run: a host that polls goes on in the end.
+// After this many repeated queries the work runs, so that a host that polls makes progress.
 constexpr int kMaxQueries = 8;
 
 double now() {
@@ -25,7 +25,7 @@ cudaError_t no_event(const char* call) {
                 fmt::format("{} with an event that does not exist", call));
 }
 
-// False: it waits for somebody.
+// Returns false if the operation waits for something.
 bool run_one(Operation& operation, int device) {
   Machine& m = machine();
   if (operation.wait != nullptr && !operation.wait->done &&
@@ -51,7 +51,7 @@ bool is_alive(cudaStream_t stream) {
          0;
 }
 
-// Work of that name stands still for as long as it is asked to.
+// Blocks work of the given name for as long as a test asks.
 void may_hang(Operation& operation) {
   const auto hangs = [](const std::string& name) {
     const std::string& text = machine().settings.hang;
@@ -64,7 +64,8 @@ void may_hang(Operation& operation) {
   };
 }
 
-// The youngest first: what an older one should have waited for does not happen by chance.
+// Newest first, so that work that should have waited for an older stream does not succeed by
+// chance.
 std::vector<cudaStream_t> all_streams() {
   const Machine& m = machine();
   std::vector<cudaStream_t> streams(m.branches.rbegin(), m.branches.rend());
@@ -81,7 +82,7 @@ cudaError_t make_stream(cudaStream_t* stream, bool non_blocking) {
   return cudaSuccess;
 }
 
-// What `stream` queues from now on runs after what `other` has queued.
+// Work queued on `stream` from now on runs after the work already queued on `other`.
 void follow(cudaStream_t stream, cudaStream_t other) {
   if (other == nullptr || other == stream || other->work.empty()) return;
   auto mark = std::make_shared<Marker>();
@@ -90,7 +91,7 @@ void follow(cudaStream_t stream, cudaStream_t other) {
   stream->work.push_back({.name = "order", .work = {}, .wait = mark, .mark = nullptr});
 }
 
-// The default stream and the streams of its device that block run in the order of their calls.
+// The default stream and the blocking streams of its device run in call order.
 void follow_order_of_calls(cudaStream_t stream) {
   Machine& m = machine();
   const cudaStream_t legacy = m.default_streams[stream->device];
@@ -129,7 +130,7 @@ cudaStream_t stream_of(cudaStream_t stream) {
   return own;
 }
 
-// A wait that is queued belongs to an event that was recorded before, so that this ends.
+// A queued wait refers to an event recorded earlier, so this terminates.
 bool advance(cudaStream_t stream, const Marker* until) {
   while (!stream->work.empty() && (until == nullptr || !until->done)) {
     Operation operation = std::move(stream->work.front());

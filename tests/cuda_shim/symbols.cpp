@@ -1,5 +1,5 @@
-// Names of kernels, which are local functions: read from the symbol table of the file that they
-// were loaded from.
+// Names of kernels, which are local functions, from the symbol table of the file that contains
+// them.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -28,7 +28,7 @@ const T* at(const std::string& file, uint64_t offset, uint64_t count = 1) {
   return reinterpret_cast<const T*>(file.data() + offset);
 }
 
-// The function that begins at an address of the file's.
+// Returns the function that begins at an address of the file.
 std::string symbol_of(const std::string& file, uint64_t address) {
   const auto* const header = at<ElfW(Ehdr)>(file, 0);
   if (header == nullptr) return "";

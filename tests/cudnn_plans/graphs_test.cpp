@@ -1,4 +1,4 @@
-// The graphs of attention as the interpreter computes them, part by part, against the reference.
+// The graphs of attention, computed by the interpreter part by part, compared with the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
     copy_from(t, values);
     return t;
   }
-  // Parts of one tensor, or each its own where there are not as many keys as queries.
+  // The tensors are parts of one tensor, or separate ones if keys and queries differ in number.
   void SetUp() override {
     const auto [samples, queries, keys, heads, kv_heads, causal, type] = GetParam();
     if (queries == keys) {
@@ -96,7 +96,7 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
     int64_t launches = 0;
     bool operator==(const Gradients&) const = default;
   };
-  // As a run computes them that allows so many bytes for a part.
+  // Gradients computed as in a run that allows this many bytes for a part.
   Gradients gradients(int64_t most) {
     const Table& reference = table(DeviceKind::reference);
     for (const Tensor* t : {&args.dq, &args.dk, &args.dv})
@@ -112,7 +112,7 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
     return {to_doubles(args.dq), to_doubles(args.dk), to_doubles(args.dv),
             played_launches - before};
   }
-  // Within two roundings of the largest element.
+  // Expects a difference of at most two roundings of the largest element.
   void expect_near(const Tensor& t, const std::vector<double>& expected, const char* name) const {
     const std::vector<double> values = to_doubles(t);
     double largest = 0, worst = 0;
@@ -163,9 +163,9 @@ TEST_P(CudnnGraphs, HaveTheSameBitsInPartsOfEverySize) {
   EXPECT_EQ(parts, whole);
 }
 
-// cuDNN proposes the one first that it expects to be the fastest. One whose bits differ from run to
-// run, by its note or since it has no room for the gradients of all scores, is left out, and so is
-// one that takes more than was planned.
+// cuDNN first proposes the engine that it expects to be the fastest. An engine is skipped if its
+// bits differ from run to run (by its note, or because it has no memory for the gradients of all
+// scores), or if it takes more memory than planned.
 TEST_P(CudnnGraphs, TakeTheFirstEngineThatKeepsTheOrderOfSums) {
   const LibraryAttentionPart part = library_part(args, kMax);
   const auto taken = [&](std::vector<PlayedEngine> engines) -> std::optional<int64_t> {

@@ -1,5 +1,5 @@
-// cuDNN's graph interface on host memory: a graph's operations are computed one by one as the names
-// of their attributes say, in f32 and rounded where a tensor is of another type.
+// cuDNN's graph interface on host memory. A graph's operations are computed one by one as their
+// attributes say, in f32, and rounded if a tensor has another type.
 #include <cudnn.h>
 
 #include <array>
@@ -61,7 +61,7 @@ float rounded(float value, cudnnDataType_t type) {
   return value;
 }
 
-// A tensor's values, row-major, and how they lie in memory.
+// A tensor's values in row-major order, and their layout in memory.
 struct Values {
   Index sizes{}, strides{};
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
@@ -90,7 +90,8 @@ struct Values {
   int64_t offset(const Index& i) const {
     return i[0] * strides[0] + i[1] * strides[1] + i[2] * strides[2] + i[3] * strides[3];
   }
-  // The index here that belongs to one of a tensor of other sizes: one for all, or one a group.
+  // The index here that corresponds to an index of a tensor of other sizes: broadcast, or one per
+  // group.
   Index belonging(const Index& i, const Index& of) const {
     Index mine{};
     for (size_t dim = 0; dim < 4; ++dim) mine[dim] = i[dim] * sizes[dim] / of[dim];
@@ -251,7 +252,7 @@ class Run {
 
 Described& of(cudnnBackendDescriptor_t handle) { return *static_cast<Described*>(handle); }
 
-// An engine, a choice or a plan is known by its place among the proposed.
+// An engine, a configuration or a plan is identified by its place among the proposed ones.
 void set_engine(Described& described, size_t place) {
   const auto* const from = reinterpret_cast<const std::byte*>(&place);
   described.attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = {1, {from, from + sizeof place}};
@@ -294,7 +295,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t handle,
                                        const void* values) {
   const auto* const from = static_cast<const std::byte*>(values);
   of(handle).attributes[name] = {count, {from, from + static_cast<size_t>(count) * size_of(type)}};
-  // A plan outlives the choice that it was made of.
+  // A plan outlives the configuration from which it was made.
   if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) {
     const Described& choice = of(handle).at(name);
     of(handle).attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] =

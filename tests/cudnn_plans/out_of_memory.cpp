@@ -2,7 +2,7 @@
 
 namespace megatron::cuda {
 
-// Where there is no GPU to ask for what it has left.
+// Without a GPU, there is no free memory to report.
 void fail_for_memory(std::string_view failure) { throw OutOfMemory(std::string(failure)); }
 
 }  // namespace megatron::cuda

@@ -1,9 +1,9 @@
 // cudnn_plans DEVICE.json [all]: compiles cuDNN's plans of attention, forward and backward, for the
-// shapes of models that are trained, on a machine without a GPU (DEVICE.json describes one):
-// backward deterministic, and in any order (--allow-nondeterministic), in parts of both sizes that
-// a run chooses from (--attention-workspace-mib). Fails when there is no plan within the scratch
-// memory that a run plans for it, no deterministic one, or when the one in any order keeps the
-// gradients of all scores like the other.
+// shapes of models that are trained, on a machine without a GPU (DEVICE.json describes one).
+// Backward is compiled deterministic and in any order (--allow-nondeterministic), in parts of both
+// sizes that a run chooses from (--attention-workspace-mib). Fails if there is no plan, or no
+// deterministic one, within the scratch memory that a run plans for it, or if the plan in any order
+// keeps the gradients of all scores like the deterministic one.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::vector<Shape> shapes(bool all) {
   return list;
 }
 
-// As the models call it: q, k and v are parts of one product's result, and so are their gradients.
+// As in the models: q, k and v are parts of one product's result, and so are their gradients.
 AttentionBackwardArgs call(const Shape& shape, Runtime& runtime) {
   const auto& [name, heads, kv_heads, width] = shape.model;
   Arena& arena = runtime.arena(MemoryClass::activations);
@@ -144,7 +144,7 @@ int run(const std::string& description, bool all) {
     if (!compiler.compiles(shape, forward)) ++failures;
     ++plans;
     for (const bool any_order : {false, true}) {
-      std::optional<int64_t> heads;  // of a part of the smaller size
+      std::optional<int64_t> heads;  // heads of a part of the smaller size
       for (const int64_t most : {int64_t{768} << 20, int64_t{1280} << 20}) {
         const LibraryAttentionPart part = library_part(backward, most, any_order);
         if (heads == part.samples * part.kv_heads) continue;

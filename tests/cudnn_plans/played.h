@@ -1,4 +1,4 @@
-// The cuDNN that interpreter.cpp plays, as a test says it is.
+// Settings of the cuDNN that interpreter.cpp simulates.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,11 @@
 
 struct PlayedEngine {
   bool noted_nondeterministic = false;
-  // Bytes; else those of the largest tensor of a graph with more than two products, as backward
-  // has, and none of one that has memory to add them in.
+  // Workspace in bytes. By default, the size of the largest tensor in a graph with more than two
+  // products, such as backward, and none in a graph that has memory to add them in.
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-extern std::vector<PlayedEngine>
-    played_engines;  // that it proposes for a graph, the first one first
+extern std::vector<PlayedEngine> played_engines;  // proposed for a graph, in this order
 extern size_t played_cudnn_version;
-extern int64_t played_launches;  // of plans, so far
+extern int64_t played_launches;  // number of plans launched so far

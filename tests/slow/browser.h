@@ -1,5 +1,5 @@
-// A headless Chromium, driven through the DevTools protocol over a pair of pipes: messages of JSON
-// that end with a zero.
+// A headless Chromium, driven by the DevTools protocol over a pair of pipes, with zero-terminated
+// JSON messages.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 namespace megatron::testing {
 
-// The name of an installed Chromium; empty where there is none.
+// Name of an installed Chromium; empty if there is none.
 inline std::string browser_program() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
     const std::string found = fmt::format("command -v {} >/dev/null 2>&1", name);
@@ -33,10 +33,10 @@ inline std::string browser_program() {
 
 struct Screen {
   int64_t width = 1200, height = 800;
-  bool dark = false;  // what the system prefers
+  bool dark = false;  // the system's preference
 };
 
-// One page. Every call throws Error where the browser gives no answer or refuses.
+// One page. Every call throws Error if the browser does not answer or refuses.
 class Browser {
  public:
   explicit Browser(const std::string& program) {
@@ -58,7 +58,7 @@ class Browser {
     close(to_);
     close(from_);
     int status = 0;
-    waitpid(child_, &status, 0);  // it ends when its pipe does
+    waitpid(child_, &status, 0);  // it ends when its pipe closes
     std::error_code ignored;
     std::filesystem::remove_all(profile_, ignored);
   }
@@ -80,7 +80,7 @@ class Browser {
     wait_until("location.href !== 'about:blank' && document.readyState === 'complete'");
   }
 
-  // The value of a JavaScript expression; a promise is awaited.
+  // Returns the value of a JavaScript expression, awaiting a promise.
   Json value(const std::string& expression) {
     const Json answer =
         call("Runtime.evaluate",
@@ -112,7 +112,7 @@ class Browser {
   }
   void type(const std::string& text) { call("Input.insertText", {{"text", text}}); }
 
-  // What the page asked for, and what it or the browser complained of, since it was opened.
+  // Requests and complaints of the page or the browser since the page was opened.
   const std::vector<Json>& requests() const { return requests_; }
   const std::vector<Json>& complaints() const { return complaints_; }
 
@@ -128,8 +128,8 @@ class Browser {
     child_ = fork();
     MG_CHECK(child_ >= 0, "cannot fork");
     if (child_ == 0) {
-      // Chromium reads from 3 and writes to 4; above 4 first, since the pipes may have these
-      // numbers.
+      // Chromium reads from descriptor 3 and writes to 4. The pipes are moved above these first,
+      // since they may have the same numbers.
       const int in = fcntl(there[0], F_DUPFD, 10), out = fcntl(back[1], F_DUPFD, 10);
       const int quiet = ::open("/dev/null", O_WRONLY);
       dup2(quiet, 1);

@@ -25,7 +25,7 @@ class Example:
         self.text = textwrap.dedent("".join(lines))
 
     def apply(self, tree):
-        """Changes the tree. Throws ValueError naming what does not fit it."""
+        """Changes the tree. Throws ValueError with the part that does not fit the tree."""
         path = tree / self.path
         if self.kind == "new":
             if path.exists():

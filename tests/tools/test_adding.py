@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from adding_examples import ROOT, examples
 
-MOST_FILES, MOST_LINES = 8, 80  # of an element-wise op with a gradient and kernels on all back-ends
+MOST_FILES, MOST_LINES = 8, 80  # for an element-wise op with a gradient and kernels on all back-ends
 
 SANDWICH = {
     "model_type": "sandwich",
@@ -94,7 +94,7 @@ class Examples(unittest.TestCase):
 
 
 def build_and_run(folder):
-    """Builds the examples' tree below `folder`, where objects of the last time stay, and runs what they add."""
+    """Builds the tree of the examples below `folder`, reusing objects of an earlier run, and runs the new tests."""
     tree = Path(folder) / "tree"
     if tree.exists():
         shutil.rmtree(tree)
@@ -115,7 +115,7 @@ def build_and_run(folder):
     for word in ("kernels", "gradients"):
         assert word in output, output
     run(build / "tests/unit_ops", "--gtest_filter=Gradient.*", folder=tree)
-    # A model of the family that they add: trained and saved under its name, and gone on from.
+    # A model of the family that they add is trained, saved under its name, and resumed.
     model, saved = Path(folder) / "model", Path(folder) / "saved"
     shutil.rmtree(saved, ignore_errors=True)
     model.mkdir(exist_ok=True)

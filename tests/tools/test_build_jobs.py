@@ -10,7 +10,7 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 class BuildJobs(unittest.TestCase):
-    """tools/build_jobs with planted limits of cgroups."""
+    """tools/build_jobs with simulated cgroup limits."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -129,7 +129,7 @@ class Cuda(unittest.TestCase):
 
 
 class Toolkits(unittest.TestCase):
-    """cmake/cuda_nvcc.cmake on toolkits that are played; the machine may have others."""
+    """cmake/cuda_nvcc.cmake with simulated toolkits; the machine may have others."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

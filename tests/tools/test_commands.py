@@ -23,7 +23,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*
 FIRST_WORDS = re.compile(
     r"(megatron|mpirun|srun|torchrun|mkdir|cd|echo|printf|head|for|cmake|ninja|tools/\S+|bench/\S+|\./\S+)( |$)"
 )
-# Not run: placeholders, other machines and schedulers, GPUs, builds, and what takes longer than minutes.
+# Not run: placeholders, other machines and schedulers, GPUs, builds, and commands that take longer than minutes.
 NOT_RUN = re.compile(
     r"\.\.\.|\[--|PREFIX|SLURM|--hosts? |srun|torchrun|--device cuda|megatron bench|(^|&& )(cmake|ninja|tools/|bench/|\./)"
 )
@@ -32,7 +32,7 @@ PROGRAM = Path()
 
 
 def blocks_of(page):
-    """Blocks of lines that are indented by four spaces, outside of fences and lists."""
+    """Blocks of lines that are indented by four spaces, outside fences and lists."""
     block, fenced = [], False
     for line in page.read_text(encoding="utf-8").splitlines() + [""]:
         fenced ^= line.lstrip().startswith("```")
@@ -48,9 +48,9 @@ def is_whole(text):
 
 
 def commands_of(page):
-    """Whole commands; what is no command, such as what one prints, is left out."""
+    """Returns complete commands and leaves out other lines, such as output."""
     for block in blocks_of(page):
-        if block[0].startswith("#!"):  # a script of a scheduler: only what it starts
+        if block[0].startswith("#!"):  # a scheduler's script: only the commands that it starts
             block = [line for line in block if not line.startswith("#")]
         at = 0
         while at < len(block):
@@ -78,7 +78,8 @@ def help_of(name):
 
 class Pages(unittest.TestCase):
     def run_all(self, commands, folder, where=""):
-        """In one shell that ends at the first failure; where stands for what the page calls its folder."""
+        """Runs the commands in one shell that ends at the first failure. where: replaces the page's name of its
+        folder."""
         script = "\n".join(commands)
         if where:
             script = script.replace(where, str(folder))
@@ -89,7 +90,7 @@ class Pages(unittest.TestCase):
             ["bash", "-e", "-c", script],
             cwd=folder,
             env={**os.environ, **settings, "PATH": path},
-            input="Story 7:\n",  # what is asked at a terminal
+            input="Story 7:\n",  # input for a prompt at the terminal
             capture_output=True,
             text=True,
             errors="replace",
@@ -130,7 +131,7 @@ class Pages(unittest.TestCase):
                         continue
                     words = words[words.index("megatron") + 1 :]
                     names = [tuple(w for w in words[:2] if re.fullmatch("[a-z]+", w))]
-                    if words[:1] == ["launch"]:  # what it starts has flags of its own
+                    if words[:1] == ["launch"]:  # the program it starts has its own flags
                         names = [(w,) for w in words if re.fullmatch("[a-z]+", w)][:2]
                     text = "".join(help_of(name) for name in names)
                     for flag in (w for w in words if w.startswith("--")):
@@ -143,17 +144,17 @@ class Scripts(unittest.TestCase):
         scripts = [ROOT / "test", ROOT / "quickstart", *ROOT.glob("tools/*"), *ROOT.glob("bench/*")]
         for script in sorted(p for p in scripts if p.is_file()):
             with self.subTest(script=script.name), script.open("rb") as file:
-                begins = file.read(2) == b"#!"  # else it is a part of scripts
+                begins = file.read(2) == b"#!"  # otherwise it is a part of other scripts
                 self.assertEqual(os.access(script, os.X_OK), begins, "scripts alone are executable")
                 if not begins:
                     continue
-                with tempfile.TemporaryDirectory() as folder:  # started elsewhere, by a path
+                with tempfile.TemporaryDirectory() as folder:  # started from another folder, by a path
                     done = subprocess.run([script, "--help"], cwd=folder, capture_output=True, text=True, timeout=120)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 self.assertIn(script.stem, done.stdout)
 
     def test_corpus_is_written_where_a_relative_path_says(self):
-        """With an apt-get that gives a package of the test's own."""
+        """Uses an apt-get that provides a package made by the test."""
         if not shutil.which("dpkg-deb"):
             self.skipTest("there is no dpkg-deb here")
         text = "The cat sat on the mat and it was in the sun for a day, as it is with cats of the house. " * 30

@@ -47,7 +47,7 @@ class Played(unittest.TestCase):
         return [*command, "--jobs", "1", "--output", self.out, *flags]
 
     def path_with_card(self):
-        """A PATH with a played nvidia-smi."""
+        """A PATH with a stand-in for nvidia-smi."""
         tool = self.folder / "bin/nvidia-smi"
         tool.parent.mkdir()
         said = "580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default"
@@ -149,7 +149,7 @@ class Passing(Played):
         self.assertRegex(text, "pack.tar.gz cannot be unpacked: .*TMPDIR")
 
     def test_runs_where_there_is_nothing_else(self):
-        """No git, bash, mpirun, ldconfig or nvidia-smi."""
+        """Runs without git, bash, mpirun, ldconfig and nvidia-smi."""
         code, text = self.check("--only", "gpt2-124m", part="headline", PATH="/nonexistent")
         self.assertEqual(code, 0, text)
         self.assertIn("nvidia-smi: not here", self.results())
@@ -162,7 +162,7 @@ class Passing(Played):
 
 
 class Troubles(Played):
-    """Each costs its own step, and no figure."""
+    """Each fault fails only its own step, and loses no figure."""
 
     def expect(self, part, fault, wanted, code=1):
         self.out = self.folder / fault.replace(" ", "_")
@@ -346,7 +346,7 @@ class FirstStep(Played):
             self.assertIn("gave no report: took longer than 0.5 s and was ended", found.failed[0])
             self.assertEqual(found.gpu, "NVIDIA Play")
             self.assertIn("580.1, 345 MHz", found.lines[-1])
-            # The real one reports its own hang; the GPU is asked once more.
+            # The real program reports its own hang; the GPU is checked once more.
             played.environment["FAULT"] = "check hangs"
             found = first.look(played)
             self.assertIn("FAILED matrix product in 0.1 s: it did not finish", found.lines)

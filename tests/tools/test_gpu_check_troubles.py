@@ -20,7 +20,7 @@ PROGRAM, LIBRARIES = "", Path()
 
 
 class Planted(unittest.TestCase):
-    """Each costs its own step; the rows beside it are there."""
+    """Each fault fails only its own step; the other rows are there."""
 
     def rows(self, part, *flags, program=None, code=(0, 1), **planted):
         with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ class Planted(unittest.TestCase):
         return dict(rows), text
 
     def machine(self, *libraries):
-        """A program whose plugin finds these libraries only, each VERSION/NAME: (it, their folder)."""
+        """A program whose plugin finds only these libraries, each VERSION/NAME. Returns it and their folder."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         found = Path(folder.name) / "libraries"
@@ -82,7 +82,7 @@ class Planted(unittest.TestCase):
 
 
 class Flags(unittest.TestCase):
-    """The steps of real size, which only a GPU runs."""
+    """Steps of real size, which only run on a GPU."""
 
     def test_are_known_and_go_together(self):
         sys.path.insert(0, str(ROOT / "tools"))

@@ -51,7 +51,7 @@ class Library(unittest.TestCase):
         return project
 
     def run_program(self, program):
-        """The program with a model of two layers and a text of a few hundred words."""
+        """Runs the program with a model of two layers and a text of a few hundred words."""
         megatron = self.build / "megatron"
         (self.at / "text.jsonl").write_text('{"text": "The cat sat on the mat, and the dog sat on the cat."}\n' * 60)
         tokenizer = self.at / "tokenizer"
@@ -83,7 +83,7 @@ class Library(unittest.TestCase):
         self.run_program(project / "build" / "example")
 
     def test_another_project_adds_the_folder(self):
-        # Its own targets, options and settings have names that the rooms have, and stay as they are.
+        # Its own targets, options and settings have the same names as rooms and must stay unchanged.
         lists = self.files["CMakeLists.txt"].replace(
             "find_package(megatron REQUIRED)",
             f'add_library(base INTERFACE)\nadd_library(settings INTERFACE)\nadd_subdirectory("{ROOT}" megatron)\n'

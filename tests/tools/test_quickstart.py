@@ -12,7 +12,7 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 class Quickstart(unittest.TestCase):
-    """What it refuses before it installs, builds or writes anything."""
+    """Refusals before anything is installed, built or written."""
 
     def refused(self, text, *arguments):
         with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ class Quickstart(unittest.TestCase):
 
 
 class QuickstartChoice(unittest.TestCase):
-    """How long ./quickstart trains, and what it promises for that."""
+    """The training time of ./quickstart, and the loss that it promises."""
 
     def choice(self, *words, code=0):
         done = subprocess.run([str(TOOLS / "quickstart_choice"), *map(str, words)], capture_output=True, text=True,
@@ -60,7 +60,7 @@ class QuickstartChoice(unittest.TestCase):
         for seconds, fp32, bf16 in ((240, 1.5, 0.4), (240, 0.7, 2.4), (60, 0.9, 0.5)):
             kind, steps = self.choice("steps", seconds, fp32, bf16).split()
             self.assertEqual(kind, "bf16" if bf16 < fp32 else "fp32")
-            # Evaluations, and what is made again after the kill, are in it.
+            # Includes evaluations and the steps repeated after the kill.
             self.assertAlmostEqual((1.1 * int(steps) + 17) * min(fp32, bf16) / seconds, 1, delta=0.1)
 
     def test_steps_stay_where_the_promise_is_known(self):
@@ -120,7 +120,7 @@ DESCRIPTION
 
 @unittest.skipUnless(shutil.which("mandoc"), "there is no mandoc here")
 class ManualPages(unittest.TestCase):
-    """tools/manual_pages: a text a page, and a page once."""
+    """tools/manual_pages: one text per page, and each page once."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -183,7 +183,7 @@ esac
 
 
 class QuickstartRun(unittest.TestCase):
-    """Its stages, with stand-ins for everything that it starts."""
+    """The stages of ./quickstart, with stand-ins for every program that it starts."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

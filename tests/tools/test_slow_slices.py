@@ -20,7 +20,7 @@ TESTS = "slow/cli/One.a slow/cli/One.b slow/cli/Two.x/a slow/cli/Long.a slow/com
 
 
 class Table(unittest.TestCase):
-    """The tree's own."""
+    """The table of this tree."""
 
     def test_every_suite_has_a_line(self):
         patterns = [line.split("#")[0].split()[2:] for line in (ROOT / "tests/slow/seconds").read_text().splitlines()]
@@ -43,7 +43,7 @@ class Table(unittest.TestCase):
 
 
 class Slices(unittest.TestCase):
-    """A small tree's."""
+    """The table of a small tree."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -92,7 +92,7 @@ class Slices(unittest.TestCase):
     def test_each_commit_has_the_next(self):
         table = TABLE.replace(" 40", "250").replace(" 60", "250")
         (self.root / "tests/slow/seconds").write_text(table)
-        self.assertRegex(self.run_tool("--next").stdout, "^[0-2]/3\n$")  # by the hour
+        self.assertRegex(self.run_tool("--next").stdout, "^[0-2]/3\n$")  # changes every hour
         self.git("init", "-q")
         for turn in ["1/3", "2/3", "0/3"]:
             self.git("commit", "-q", "--allow-empty", "-m", "one")

@@ -13,7 +13,7 @@ CARD = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.tot
 
 
 class NoGpu(Exception):
-    """No GPU can be used; the findings say why."""
+    """No GPU can be used; the findings give the reason."""
 
     def __init__(self, findings):
         super().__init__()
@@ -24,7 +24,7 @@ class Findings:
     def __init__(self, gpu="no GPU"):
         self.gpu, self.seconds = gpu, 0.0
         self.lines, self.failed = [], []
-        self.one_process = False  # at a time, which the GPU's compute mode may demand
+        self.one_process = False  # at a time, as the GPU's compute mode may require
 
     def add(self, line):
         self.lines.append(" ".join(str(line).split()))
@@ -63,7 +63,7 @@ def describe(report, findings):
 
 
 def add_card(machine, findings):
-    tool = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"  # of containers
+    tool = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"  # in containers
     said = machine.said_by(tool, f"--query-gpu={CARD}", "--format=csv,noheader").splitlines()
     cards = [line for line in said if "," in line]
     if cards:
@@ -78,7 +78,7 @@ def add_card(machine, findings):
 
 
 def probe(machine):
-    """The shortest check, where the long one gave no report: (the GPU's name, "") or why not."""
+    """The shortest check, used if the long one gave no report. Returns (the GPU's name, "") or the reason why not."""
     machine.begin_step(PROBE_SECONDS)
     try:
         ran = machine.megatron(*PROBE, "--threads", machine.threads)
@@ -92,7 +92,7 @@ def probe(machine):
 
 
 def look(machine):
-    """What was found. Raises NoGpu."""
+    """Returns the findings. Raises NoGpu."""
     findings = Findings()
     machine.begin_step(SECONDS)
     ran = report = None

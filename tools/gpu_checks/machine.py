@@ -22,11 +22,11 @@ import vectors
 ROOT = Path(__file__).resolve().parents[2]
 START = Path(__file__).with_name("start.py")
 LOG = "gpu_check.log"
-PRINTED_LIMIT = 256 << 20  # bytes of a command, which is ended beyond it
-LOG_LIMIT = 12 << 20  # what brings files back may refuse long ones
-LOGGED_LIMIT = 256 << 10  # of a command
-READ_LIMIT = 4 << 20  # of what it printed, at its beginning and at its end each
-THREADS = 4  # CPU threads of a check
+PRINTED_LIMIT = 256 << 20  # bytes that a command may print before it is ended
+LOG_LIMIT = 12 << 20  # longer files may not be copied back
+LOGGED_LIMIT = 256 << 10  # bytes per command
+READ_LIMIT = 4 << 20  # bytes of output read at its beginning and at its end
+THREADS = 4  # CPU threads per check
 # The last line of a check or a bench. A program that has said it may hang while the driver ends.
 LAST_LINE = re.compile(r"^(\d+ passed, \d+ failed|clocks and power|SM clock)", re.MULTILINE)
 LINGER_SECONDS = 20
@@ -34,11 +34,11 @@ BAD = re.compile(r"FAILED|ERROR|(?<!worst )[Ee]rror")
 
 
 class Unusable(Exception):
-    """Why nothing can be checked at all, and what to do."""
+    """The reason why nothing can be checked at all, and what to do."""
 
 
 class Ended(Exception):
-    """Why a step ended early, and the figure that it had measured by then, if any."""
+    """The reason why a step ended early, and any figure measured by then."""
 
     def __init__(self, why, figure=""):
         super().__init__(why)
@@ -46,28 +46,28 @@ class Ended(Exception):
 
 
 class Failure(Ended):
-    """A step that failed."""
+    """A step failed."""
 
 
 class TookTooLong(Failure):
-    """A step that was ended at its limit. It may have hung."""
+    """A step was ended at its time limit. It may have hung."""
 
 
 class Hung(TookTooLong):
-    """A step whose process does not end even when it is killed."""
+    """A step's process does not end even when it is killed."""
 
 
 class NotRun(Ended):
-    """A step that cannot run here."""
+    """A step cannot run here."""
 
 
 class OutOfTime(Ended):
-    """A step that was ended because the time of its part was used up."""
+    """A step was ended because the time of its part was used up."""
 
 
 @contextlib.contextmanager
 def keeping(figure):
-    """What was measured before: it stays in whatever ends the step."""
+    """Keeps the earlier measurement in any exception that ends the step."""
     try:
         yield
     except Ended as ended:
@@ -76,7 +76,7 @@ def keeping(figure):
 
 
 def end_of(process):
-    """Of one that was killed. It may hang in the driver, and all later ones need not."""
+    """Waits for a killed process, which may hang in the driver; later ones may still work."""
     try:
         process.wait(20)
     except subprocess.TimeoutExpired:
@@ -85,7 +85,7 @@ def end_of(process):
 
 
 def usable_cores():
-    """Those that this process may use: by its affinity and its cgroup."""
+    """Cores that this process may use, by its affinity and its cgroup."""
     try:
         command = [ROOT / "tools/build_jobs", "--processors"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -99,7 +99,7 @@ UNPACKING = threading.Lock()
 
 def vectors_of(name):
     """The folder of a set of golden vectors, unpacked."""
-    with UNPACKING:  # another thread may read what would be replaced
+    with UNPACKING:  # another thread may be reading the files to be replaced
         try:
             try:
                 return vectors.find(name)
@@ -111,7 +111,7 @@ def vectors_of(name):
 
 
 def output_file():
-    """In memory, so that a full disk costs no figure."""
+    """Keeps output in memory, so that a full disk loses no figure."""
     try:
         return open(os.memfd_create("output"), "w+b")
     except (OSError, AttributeError):
@@ -119,7 +119,7 @@ def output_file():
 
 
 def content_of(file):
-    """Without moving the place where the command writes."""
+    """Reads without moving the command's write position."""
     size, end = os.fstat(file.fileno()).st_size, b""
     begin = os.pread(file.fileno(), min(size, 2 * READ_LIMIT), 0)
     if size > 2 * READ_LIMIT:
@@ -129,7 +129,7 @@ def content_of(file):
 
 
 def json_in(text, key):
-    """The JSON object with that key that a command printed among its log lines, or None."""
+    """Returns the JSON object with this key among a command's log lines, or None."""
     for found in re.finditer(r"^\{", text, re.MULTILINE):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, found.start())
@@ -148,7 +148,7 @@ def shortened(text, most):
 
 
 class Ran:
-    """A command that ended, or that was: `ended` says why then."""
+    """A command that has ended or was ended; `ended` gives the reason."""
 
     def __init__(self, command, code, text, seconds, ended=None):
         self.command, self.code, self.text, self.seconds = command, code, text, seconds
@@ -158,7 +158,7 @@ class Ran:
         return [line for line in self.text.splitlines() if line.strip()]
 
     def why(self):
-        """The end of what it said, and how it ended."""
+        """The end of its output, and how it ended."""
         if self.ended:
             return str(self.ended)
         ended = f"exit status {self.code}"
@@ -169,7 +169,7 @@ class Ran:
         return "; ".join((said or [line.strip() for line in self.lines()[-1:]])[:3] + [ended])
 
     def expect_success(self, figure=""):
-        """Raises what was wrong with it, and what it had measured."""
+        """Raises its error with the figures measured by then."""
         if self.ended:
             raise type(self.ended)(str(self.ended), figure)
         if self.code != 0:
@@ -177,17 +177,17 @@ class Ran:
 
 
 class Machine:
-    """Runs the program, and keeps all that commands print."""
+    """Runs the program, and keeps the output of all commands."""
 
     def __init__(self, program, output, device, threads=THREADS):
         self.output, self.device, self.threads = output, device, threads
         self.work = Path(tempfile.mkdtemp(prefix="gpu_check."))
         self.folders, self.kept = [self.work], {}
         self.program = self.unpacked(Path(program))
-        vectors.LIBRARIES.append(self.program.with_name("libzstd.so.1"))  # of a pack
+        vectors.LIBRARIES.append(self.program.with_name("libzstd.so.1"))  # from a pack
         self.end, self.step_of_thread = math.inf, threading.local()
         self.running, self.lost = {}, ""
-        self.step_seconds = math.inf  # of any step, where its own limit is longer
+        self.step_seconds = math.inf  # limit of any step whose own limit is longer
         self.environment = dict(os.environ)
 
     def unpacked(self, program):
@@ -198,7 +198,7 @@ class Machine:
         if program.suffix != ".gz":
             return program.resolve()
         reason = ""
-        for place in (None, ROOT / "build", self.output.folder):  # /tmp may forbid programs
+        for place in (None, ROOT / "build", self.output.folder):  # /tmp may not allow executables
             try:
                 folder = Path(tempfile.mkdtemp(prefix="gpu_check.", dir=place))
                 self.folders.append(folder)
@@ -232,7 +232,7 @@ class Machine:
         return digest.hexdigest()[:16]
 
     def begin_step(self, limit):
-        """All commands of this thread's step may take so many seconds together."""
+        """Limits the total seconds of all commands of this thread's step."""
         self.step_of_thread.end = time.monotonic() + limit
         self.step_of_thread.limit = limit
 
@@ -240,7 +240,7 @@ class Machine:
         return self.end_of_step(math.inf)[0] - time.monotonic()
 
     def end_of_step(self, limit):
-        """When this thread's command must have ended, and what is raised then."""
+        """Returns when this thread's command must have ended, and the exception to raise then."""
         own = getattr(self.step_of_thread, "end", math.inf)
         if self.end <= min(own, time.monotonic() + limit):
             return self.end, OutOfTime("the time was used up; a later call runs it")
@@ -252,7 +252,7 @@ class Machine:
         return own, TookTooLong(text)
 
     def run(self, command, cwd=None, watch=None, limit=math.inf):
-        """The command's end. watch(process, end) may end it early."""
+        """Waits for the command's end. watch(process, end) may end it early."""
         command = [str(word) for word in command]
         begin, (end, late) = time.monotonic(), self.end_of_step(limit)
         if begin >= end:
@@ -283,7 +283,7 @@ class Machine:
         return ran
 
     def wait(self, process, out, end, late):
-        """None: it ended. Else why it must."""
+        """Returns None if it ended, and otherwise the reason why it must end."""
         said_all = math.inf  # since when
         while True:
             left = end - time.monotonic()
@@ -301,7 +301,7 @@ class Machine:
                     return Failure(f"printed more than {PRINTED_LIMIT >> 20} MiB and was ended")
 
     def said_by(self, *command):
-        """What a command says that may not be there; nothing when it fails."""
+        """Output of a command that may be missing; empty if it fails."""
         self.begin_step(20)
         try:
             ran = self.run(command)
@@ -318,7 +318,7 @@ class Machine:
         return self.run([self.program, *words], cwd, watch, limit)
 
     def kill_all(self):
-        """What runs, with what it printed kept."""
+        """Yields the running command and keeps its output."""
         for pid, (command, out) in list(self.running.items()):
             try:
                 os.killpg(pid, signal.SIGKILL)

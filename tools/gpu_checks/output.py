@@ -11,7 +11,7 @@ from gpu_checks.machine import Unusable
 
 
 def say(text):
-    """On standard output, whose reader may be gone."""
+    """Prints to standard output, whose reader may be gone."""
     try:
         print(text, flush=True)
     except (OSError, ValueError):
@@ -19,8 +19,8 @@ def say(text):
 
 
 class Output:
-    """Writes files of a folder. From one that can no longer be written it goes to a temporary one,
-    which it names, with what was there; where that fails, too, standard output alone is left."""
+    """Writes files of a folder. If the folder becomes unwritable, moves to a temporary one, prints
+    its name and copies the earlier files; if that fails too, only standard output remains."""
 
     def __init__(self, folder):
         self.folder, self.lock = Path(folder), threading.RLock()
@@ -51,7 +51,7 @@ class Output:
         self.attempt(write)
 
     def replace(self, name, text):
-        """At once: whoever reads it has the old or the new."""
+        """Replaces a file atomically: readers see the old or the new content."""
 
         def write():
             temporary = self.path(name + ".new")
@@ -83,7 +83,7 @@ class Output:
         try:
             names = [n for n in former.glob("*") if n.is_file()]
         except OSError:
-            return  # what was there cannot even be listed
+            return  # the existing files cannot even be listed
         for name in names:
             try:
                 shutil.copy(name, folder)
@@ -93,6 +93,6 @@ class Output:
 
 
 def write_utf8():
-    """Whatever the locale is, no character ends the check."""
+    """No character ends the check, whatever the locale is."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")

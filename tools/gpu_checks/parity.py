@@ -52,14 +52,14 @@ def check_steps(machine, small):
 
 
 def real_steps(machine, small):
-    """Cases of real size, which the CPU takes long for."""
+    """Cases of real size, which take long on the CPU."""
     names = [] if small else names_of(machine, "--real")
     words = ("--real", "--filter")
     return [selftest("parity", name, *words, "=" + name, limit=240) for name in names]
 
 
 def parity_tests(machine, tests):
-    """Those of the test program that are no Cases, which the selftest has."""
+    """Tests of the test program that are not Cases, which the selftest covers."""
     ran = machine.run([tests, "--gtest_filter=CudaAttention.*:Cuda.*"])
     ends = [line for line in ran.lines() if "PASSED" in line or line.endswith("listed below:")]
     figure = "; ".join(line.strip("[ :]") for line in ends)
@@ -77,7 +77,7 @@ WORST = re.compile(r"^\s+(\S.*?)\s+\d+ compared, worst error (\S+) of (\S+) allo
 
 def verify(folder, *words):
     def run(machine):
-        for name in SETS:  # a trajectory begins at a model of hf, which lies beside it
+        for name in SETS:  # a trajectory starts from a model of hf, stored beside it
             vectors_of(name)
         path = vectors_of(folder.split("/")[0]).parent / folder
         threads = ("--threads", max(1, machine.threads // (2 if words else 1)))
@@ -150,7 +150,7 @@ def sanitizer_steps(machine, small):
 
 
 def layout_steps(machine, small):
-    """A row each. In small: are the words right?"""
+    """One step per row. small: only checks the messages."""
     rows = names_of(machine, "--layouts")
     steps = []
     for place, row in enumerate(rows[:1] if small else rows):

@@ -4,7 +4,7 @@ from gpu_checks import parity, runs, speed
 from gpu_checks.steps import Step
 
 LISTING_SECONDS = 60
-# Part: what its lists of steps are called, and how each is made.
+# Part: the title of its lists of steps, and the function that makes each list.
 PARTS = {
     "headline": {"headline": lambda machine, small: speed.headline_steps(small)},
     "parity": {
@@ -20,7 +20,7 @@ PARTS = {
 
 
 def refused(part, what, error):
-    """In place of steps that cannot be listed: one that says why."""
+    """A placeholder for steps that cannot be listed, which gives the reason."""
 
     def run(machine):
         raise error
@@ -36,7 +36,7 @@ def steps_of(part, machine, small):
             steps += make(machine, small)
         except Exception as error:  # pylint: disable=broad-exception-caught
             steps.append(refused(part, what, error))
-    if small:  # a state may have both
+    if small:  # a state may contain both sizes
         for step in steps:
             step.name += ", small"
             step.baseline = step.baseline and step.baseline + ", small"

@@ -18,7 +18,7 @@ def page_of(gpu):
 
 
 def head_of(findings, commit):
-    """How a call begins on the page."""
+    """The beginning of a call's section on the page."""
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [f"\n## gpu_check, {today}, commit {commit}\n"]
     lines += [f"- {line}" for line in findings.lines]
@@ -34,7 +34,7 @@ def write_findings(output, findings, commit):
 
 
 def load(path, key):
-    """The finished steps that a state file has, by name; empty where it is of something else."""
+    """The finished steps in a state file, by name; empty if the file is of another kind."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         finished = known["finished"]
@@ -60,7 +60,7 @@ def load(path, key):
 
 
 class Results:
-    """Finished steps, on disk as they come."""
+    """Finished steps, written to disk as they end."""
 
     def __init__(self, machine, findings):
         self.output, self.findings, self.lock = machine.output, findings, threading.Lock()
@@ -74,9 +74,9 @@ class Results:
         with self.lock:
             text = shortened(outcome.text(), FIGURE_LIMIT) + self.comparison(step, outcome.figure)
             say(f"{step.name}: {shortened(text, SAID_LIMIT)} [{seconds:.1f} s]")
-            known = {"status": "not run", "figure": text}  # says nothing that is not on the page
+            known = {"status": "not run", "figure": text}  # the page has it already
             if (outcome.figure or outcome.is_final()) and self.finished.get(step.name) != known:
-                self.append(step, text)  # first: a row twice is better than none
+                self.append(step, text)  # first: a repeated row is better than none
             if outcome.is_final():
                 self.finished[step.name] = {"status": outcome.status, "figure": text}
                 text = json.dumps({**self.key, "finished": self.finished}, indent=1)
@@ -85,7 +85,7 @@ class Results:
     def comparison(self, step, figure):
         """Compares with the baseline step."""
         other = self.finished.get(step.baseline, {})
-        if other.get("status") != "passed":  # it may have run with other flags
+        if other.get("status") != "passed":  # its flags may have differed
             return ""
         other = other["figure"]
         own, others = RATE.search(figure), RATE.search(other)
@@ -111,17 +111,17 @@ class Results:
         say(text)
         if self.headed:
             self.output.append(self.page, f"\n{text}\n")
-            self.section = None  # a row after it needs a table of its own
+            self.section = None  # a later row needs its own table
 
     def fresh(self, steps):
         return [step for step in steps if step.name not in self.finished]
 
     def to_repeat(self, steps):
-        """Those that had failed before this call, or could not run: it may be mended."""
+        """Steps that failed or could not run before this call; the cause may be gone."""
         return [step for step in steps if step.name in self.before]
 
     def summary(self, steps, left, lost):
-        """Says how it ended, and lists what did not run; the exit status."""
+        """Prints how the call ended and which steps did not run. Returns the exit status."""
         missing = [step.name for step in self.fresh(steps)] + left
         if missing:
             why = "" if lost else ", for the time was used up"

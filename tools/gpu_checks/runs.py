@@ -16,9 +16,9 @@ from gpu_checks.steps import Step
 
 # Losses of each run on a CPU, in fp32 and in 16 bits, with its flags, from `gpu_check record`.
 RECORD = ROOT / "tools/gpu_checks/losses.json"
-TEXT = "tests/golden/vectors/indexed"  # as it is recorded
+TEXT = "tests/golden/vectors/indexed"  # as recorded
 
-# What is given last counts.
+# The last value of a flag counts.
 DATA = f"--data-path {TEXT}/preprocess/bpe2k_eod_text_document --data-cache-path cache"
 MOCK = "--mock-data"
 SHAPE = (
@@ -64,7 +64,7 @@ def train_words(name, small, device):
 
 
 def records_of(path):
-    """The last record of each step of a log, in their order."""
+    """The last record of each step of a log, in order."""
     steps = {}
     if not path.is_file():
         return steps
@@ -72,14 +72,14 @@ def records_of(path):
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # a line that a killed run did not end
+            continue  # an incomplete line of a killed run
         if record.get("type") == "step":
             steps[record["iteration"]] = record
     return dict(sorted(steps.items()))
 
 
 def losses_of(path):
-    """Loss and gradient norm of each step of a log."""
+    """Returns loss and gradient norm of each step of a log."""
     return {i: [r["loss"], r["gradient_norm"]] for i, r in records_of(path).items()}
 
 
@@ -89,7 +89,7 @@ def described(steps):
 
 
 def threads_of(machine, words):
-    """CPU threads of each rank, of what one check may have."""
+    """CPU threads per rank, of those that one check may use."""
     ranks = 1
     for flag in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--ranks"):
         if flag in words:
@@ -98,7 +98,7 @@ def threads_of(machine, words):
 
 
 def train(machine, words, folder, watch=None):
-    """Loss and gradient norm of each step."""
+    """Returns loss and gradient norm of each step."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.jsonl"
     if any(TEXT in str(word) for word in words):
@@ -120,7 +120,7 @@ def train(machine, words, folder, watch=None):
 
 
 def empty_folder(machine, name):
-    """Without what an earlier try left there."""
+    """Removes the files of an earlier try first."""
     folder = machine.work / name
     shutil.rmtree(folder, ignore_errors=True)
     return folder
@@ -131,7 +131,7 @@ def key_of(name, small):
 
 
 def portable(words):
-    """As recorded: without the device."""
+    """Returns the flags as recorded, without the device."""
     return " ".join(words[3:])
 
 

@@ -15,7 +15,7 @@ from gpu_checks.training_speed import (
     run_if_it_fits,
 )
 
-# Model, sequence, micro-batch, sequences a step, and the seconds that 25 steps likely take.
+# Model, sequence, micro-batch, sequences per step, and expected seconds of 25 steps.
 EIGHT, LARGE = ("llama-8b", 4096, 1, 8, 140), ("gpt2-1558m", 1024, 8, 32, 45)
 SMALLEST = ("gpt2-124m", 1024, 32, 128, 25)
 OTHERS = (
@@ -32,7 +32,7 @@ OTHERS = (
     ("llama-1b", 1024, 16, 64, 50),
     ("llama-3b", 1024, 8, 32, 65),
 )
-PUBLISHED = {  # for each GPU
+PUBLISHED = {  # per GPU
     ("gpt2-124m", 1024): "llm.c on 8 H100: about 475,000 tokens/s",
     ("gpt2-1558m", 1024): "llm.c on 8 H100: 46,800 to 48,500 tokens/s, 46 to 48%",
     ("llama-1b", 4096): "nanotron on 8 H100, 1.34B: 44%",
@@ -46,7 +46,7 @@ HALF_MOMENTS = " ".join(("--recompute-modules", "layernorm", *LESS_MEMORY))  # o
 PRODUCTS = "--recompute-modules mlp layernorm"  # of llama-8b with more than 4096 tokens
 LAYERNORM = "--recompute-granularity selective --recompute-modules layernorm"
 KERNEL_FIGURES = "%|GB/s|FLOP/s|clock"
-TEXT = ("--data-path", "docs_text_document")  # as rows name it
+TEXT = ("--data-path", "docs_text_document")  # as in the rows
 
 
 def bench_words(model, length, micro, batch, more=""):
@@ -83,7 +83,7 @@ def bench(part, name, words, pattern, likely):
 
 
 def first_step_seconds(machine, words, folder):
-    """From before the process starts until its first step is logged."""
+    """Seconds from before the process starts until its first step is logged."""
     folder.mkdir(exist_ok=True)
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
@@ -127,7 +127,8 @@ TINY_MORE = TINY + "--train-iters 10 --lr 1e-2 --plan-runs 0"
 
 
 def headline_steps(small):
-    """The two targets and the kernels: one call. No estimate of the plan's is made before them."""
+    """Measures the two targets and the kernels in one call. No estimates of the plan are made
+    before."""
     kernels = ["bench", "kernels", "--device", "cuda"]
     if small:
         few = [*kernels, "--seconds", "0.01", "--kernel", "fill"]
@@ -147,7 +148,7 @@ def headline_steps(small):
 
 
 def variant_steps(small):
-    """The same steps with another setting, next to what headline measured."""
+    """The same steps with another setting, next to the result of headline."""
     if small:
         given = {"small": True}
         return [

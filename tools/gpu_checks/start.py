@@ -17,10 +17,10 @@ def main():
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (ImportError, OSError, AttributeError):
-        pass  # then it may outlive its parent, as any command does
+        pass  # it may then outlive its parent, like any command
     if os.getppid() != parent:
         return 1
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)

@@ -10,10 +10,10 @@ from gpu_checks.output import say
 
 
 class Step:
-    """run(machine) gives the figure of a step that passed, or raises Ended. It fails when it takes
-    longer than `limit` seconds. One that is timed runs alone, and is not begun when less time is
-    left than the `likely` seconds that it takes on an H200. `baseline`: the step whose tokens/s its
-    own are compared with."""
+    """run(machine) returns the figure of a step that passed, or raises Ended. The step fails if it
+    takes longer than `limit` seconds. A timed step runs alone, and only starts if the `likely`
+    seconds that it takes on an H200 are left. `baseline`: the step whose tokens/s are compared with
+    its own."""
 
     def __init__(self, part, name, command, run, limit=120, likely=None, baseline=None):
         self.part, self.name, self.command, self.run = part, name, command, run
@@ -21,7 +21,7 @@ class Step:
 
 
 class Outcome:
-    """How a step ended; `why` and `figure` where there are any."""
+    """How a step ended, with `why` and `figure` if there are any."""
 
     def __init__(self, status, why="", figure="", hung=False):
         self.status, self.why, self.figure, self.hung = status, why, figure, hung
@@ -30,7 +30,7 @@ class Outcome:
         return self.status != "out of time"
 
     def text(self):
-        """A figure that was measured stays, whatever came after it."""
+        """A measured figure is kept, whatever happens afterwards."""
         mark = f"{self.status} ({self.why})" if self.why and self.figure else self.status
         return f"{mark}: {self.figure or self.why}"
 
@@ -65,7 +65,8 @@ def run_step(machine, step, results):
 
 
 def expect_answer(machine, step):
-    """After a step that may have hung: if the GPU answers no more, the others would hang, too."""
+    """Called after a step that may have hung: if the GPU no longer answers, later steps would hang
+    too."""
     _, why = first.probe(machine)
     if why and time.monotonic() < machine.end:
         machine.lost = f"After {step.name} the GPU did not answer any more: {why}."
@@ -73,7 +74,7 @@ def expect_answer(machine, step):
 
 
 def run_steps(machine, steps, results, jobs):
-    """Those that are timed run alone, each if there is time enough for it until machine.end."""
+    """Timed steps run alone, each if there is enough time until machine.end."""
     together = [step for step in steps if step.likely is None]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(run_step, machine, s, results) for s in together]:

@@ -24,13 +24,13 @@ MEMORY = re.compile(r"out of (\w+ )*memory|not fit|ALLOC|rank on a GPU .* has ")
 
 
 def printed(ran, pattern):
-    """Lines with figures."""
+    """Returns the lines with figures."""
     lines = [line.strip() for line in ran.lines() if not LOGGED.match(line.strip())]
     return [line for line in lines if re.search(pattern, line)]
 
 
 def make_text(machine, small):
-    """Pages and sources of this tree in GPT-2's tokens (in small: a fixed text)."""
+    """Pages and sources of this tree in GPT-2's tokens (small: a fixed text)."""
     folder = machine.work / "text"
     prefix = folder / "docs_text_document"
     folder.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def make_text(machine, small):
 
 
 def text_data(machine, small):
-    """(its prefix, ""), or (None, why there is none). Made once."""
+    """Returns (its prefix, ""), or (None, the reason why there is none). Made once."""
     if "text" not in machine.kept:
         try:
             machine.kept["text"] = make_text(machine, small), ""
@@ -63,7 +63,7 @@ def text_data(machine, small):
 
 
 def data_words(machine, small):
-    """Flags of the data, and what a row says of them."""
+    """Flags of the data, and their description in a row."""
     text, why = text_data(machine, small)
     if text:
         return ["--data-path", text, "--split", "1,0,0"], "text"
@@ -71,7 +71,7 @@ def data_words(machine, small):
 
 
 def of_log(log):
-    """What a run that printed no figure has logged of its steps."""
+    """Steps logged by a run that printed no figure."""
     steps = list(records_of(log).values())
     timed = steps[min(5, len(steps) // 5) :]
     if not timed:
@@ -82,7 +82,7 @@ def of_log(log):
 
 
 class Measured:
-    """One run: its figure, its losses, and the Ended that it came to, if it did."""
+    """One run: its figure, its losses, and the Ended with which it ended, if any."""
 
     def __init__(self, figure, losses, ended):
         self.figure, self.losses, self.ended = figure, losses, ended
@@ -116,7 +116,7 @@ def measure(machine, words, small=False):
 
 
 def expect(measured, figure=None):
-    """The figure, or the Ended with it."""
+    """Returns the figure, or raises the Ended with the figure."""
     figure = measured.figure if figure is None else figure
     if measured.ended:
         raise type(measured.ended)(str(measured.ended), figure)
@@ -124,7 +124,7 @@ def expect(measured, figure=None):
 
 
 def one_run(machine, words, published="", small=False, instead=()):
-    """instead: flags that need less memory, for a second try where the first has too little."""
+    """instead: flags that need less memory, for a second try if the first runs out of memory."""
     note = f"; published: {published}" if published else ""
     first = measure(machine, words, small)
     why = str(first.ended or "")
@@ -138,7 +138,7 @@ def one_run(machine, words, published="", small=False, instead=()):
 
 
 def shortage(machine, words):
-    """Why a run does not fit, as `megatron plan` says; empty where it fits or is not known."""
+    """The reason from `megatron plan` why a run does not fit; empty if it fits or is unknown."""
     flags = [w for w in words[2:] if w != "--no-floor"]
     ran = machine.megatron("plan", *flags, "--mock-data", "--no-time", "--json", limit=60)
     plan = json_in(ran.text, "memory") or {}
@@ -160,7 +160,7 @@ def run_if_it_fits(machine, words, small=False):
 
 
 def graphs_off_and_on(machine, words, published="", small=False):
-    """Both must have the same losses and gradient norms, to the bit."""
+    """Both must have the same losses and gradient norms, bit for bit."""
     note = f"; published: {published}" if published else ""
     plain = measure(machine, words, small)
     figure = f"no graphs: {plain.figure or 'none'}{note}"

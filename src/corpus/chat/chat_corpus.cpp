@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "corpus/chat/chat_reader.h"
 #include "data/random_state.h"
@@ -19,9 +20,11 @@ constexpr std::array kSplits = {data::Split::train, data::Split::valid, data::Sp
 
 tokenizers::ChatTemplate template_of(const settings::DataSettings& settings,
                                      const Vocabulary& vocabulary) {
-  if (settings.chat_template) return tokenizers::ChatTemplate::load(*settings.chat_template);
   if (vocabulary.directory.empty()) return {};
-  return tokenizers::ChatTemplate::load(vocabulary.directory);
+  auto chat = tokenizers::ChatTemplate::load(vocabulary.directory);
+  if (settings.chat_template)
+    chat.set_template(read_file(*settings.chat_template), *settings.chat_template);
+  return chat;
 }
 
 const tokenizers::Tokenizer& tokenizer_of(const Vocabulary& vocabulary) {
@@ -97,11 +100,11 @@ class ChatSets {
               100.0 * static_cast<double>(with_loss) / static_cast<double>(store.ids.size()),
               described(store.rule));
     if (store.cut > 0)
-      log::warning("{} chats are longer than --seq-length {} and are cut (--chat-truncation {}){}",
-                   store.cut, seq_length_, settings_.chat_truncation,
-                   store.dropped > 0 ? fmt::format("; {} of them lose all answers and are left out",
-                                                   store.dropped)
-                                     : "");
+      log::warning("{} chats are longer than --seq-length {} and are cut (--chat-truncation {})",
+                   store.cut, seq_length_, settings_.chat_truncation);
+    if (store.dropped > 0)
+      log::warning("{} chats are left out, because none of their tokens carries loss{}",
+                   store.dropped, store.cut > 0 ? " after they are cut" : "");
     if (store.answers_left_open > 0)
       log::warning(
           "{} of {} chats end without a token that ends generation, or it carries no loss: a model "
@@ -127,7 +130,7 @@ std::vector<int64_t> all_of(const ChatStore& store) {
 // Each split's chats: drawn by the seed, then in their order.
 std::vector<int64_t> drawn(const ChatStore& store, const data::SplitShare& share, int64_t seed) {
   std::vector<int64_t> chats = all_of(store);
-  data::RandomState(seed).shuffle(std::span(chats));
+  data::RandomState(seed & 0xFFFFFFFF).shuffle(std::span(chats));
   const auto [begin, end] = data::split_range(share, store.size());
   std::vector<int64_t> own(chats.begin() + begin, chats.begin() + end);
   std::ranges::sort(own);
@@ -184,30 +187,26 @@ std::string shown_chats(const settings::DataSettings& settings, const Vocabulary
   const std::vector<std::string>& paths =
       settings.data_path.empty() ? settings.train_data_path : settings.data_path;
   std::string text;
-  struct Enough {};
-  try {
-    read_records(paths, [&](const Json& record, const std::string& place) {
-      if (count-- == 0) throw Enough();
-      ChatTokens tokens = source.tokenizer().tokens(example_of(record, place));
-      const auto whole = std::ssize(tokens.ids);
-      truncate(tokens, seq_length, settings.chat_truncation == "keep_start");
-      text += fmt::format("--- {}: {} tokens{}, {} with loss\n", place, whole,
-                          whole > seq_length ? fmt::format(", {} kept", seq_length) : "",
-                          tokens.counted());
-      for (size_t begin = 0; begin < tokens.ids.size();) {
-        const bool loss = tokens.weights[begin] != 0;
-        size_t end = begin;
-        while (end < tokens.ids.size() && (tokens.weights[end] != 0) == loss) ++end;
-        const std::string part =
-            vocabulary.tokenizer->decode(std::span(tokens.ids).subspan(begin, end - begin));
-        if (colour) text += fmt::format("{}{}{}", loss ? kGreen : kGrey, part, kPlain);
-        else text += loss ? fmt::format("[[{}]]", part) : part;
-        begin = end;
-      }
-      text += "\n";
-    });
-  } catch (const Enough&) {
-  }
+  read_records(paths, [&](const Json& record, const std::string& place) {
+    ChatTokens tokens = source.tokenizer().tokens(example_of(record, place));
+    const auto whole = std::ssize(tokens.ids);
+    truncate(tokens, seq_length, settings.chat_truncation == "keep_start");
+    text += fmt::format("--- {}: {} tokens{}, {} with loss\n", place, whole,
+                        whole > seq_length ? fmt::format(", {} kept", seq_length) : "",
+                        tokens.counted());
+    for (size_t begin = 0; begin < tokens.ids.size();) {
+      const bool loss = tokens.weights[begin] != 0;
+      size_t end = begin;
+      while (end < tokens.ids.size() && (tokens.weights[end] != 0) == loss) ++end;
+      const std::string part =
+          vocabulary.tokenizer->decode(std::span(tokens.ids).subspan(begin, end - begin));
+      if (colour) text += fmt::format("{}{}{}", loss ? kGreen : kGrey, part, kPlain);
+      else text += loss ? fmt::format("[[{}]]", part) : part;
+      begin = end;
+    }
+    text += "\n";
+    return --count > 0;
+  });
   return text;
 }
 

@@ -96,6 +96,7 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
   read_records(paths, [&](Json record, std::string place) {
     storing.add(std::move(record), std::move(place));
     if (++read % static_cast<int64_t>(kTogether) == 0) progress.update(read);
+    return true;
   });
   storing.flush();
   progress.update(read);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@
 
 namespace megatron::corpus {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::array kRoles = {"system", "developer", "user",   "assistant",
                                "tool",   "function",  "ipython"};
@@ -164,12 +167,13 @@ void check_answers(const ChatExample& example) {
            example.place);
 }
 
-// An array of records in one text.
-void read_array(const std::string& path, const std::string& text,
-                const std::function<void(Json record, std::string place)>& f) {
+// An array of records in one text. Returns false once f has.
+bool read_array(const std::string& path, const std::string& text,
+                const std::function<bool(Json record, std::string place)>& f) {
   Json all = Json::parse(text, path);
   for (size_t i = 0; i < all.as_array().size(); ++i)
-    f(std::move(all.as_array()[i]), fmt::format("{}, element {}", path, i));
+    if (!f(std::move(all.as_array()[i]), fmt::format("{}, element {}", path, i))) return false;
+  return true;
 }
 
 }  // namespace
@@ -204,7 +208,10 @@ ChatExample example_of(const Json& record, std::string place) {
 }
 
 void read_records(const std::vector<std::string>& paths,
-                  const std::function<void(Json record, std::string place)>& f) {
+                  const std::function<bool(Json record, std::string place)>& f) {
+  for (const std::string& path : paths)
+    MG_CHECK(path.find_first_of("*?[{") != path.npos || fs::exists(path),
+             "{} does not exist or cannot be read (--data-path)", path);
   for (const data::InputEntry& entry : data::list_inputs(paths, data::TextKind::json_lines)) {
     MG_CHECK(!entry.path.ends_with(".parquet"),
              "{} is a Parquet file: convert it to JSON lines, for example with "
@@ -217,12 +224,12 @@ void read_records(const std::vector<std::string>& paths,
       if (data::is_blank(line)) continue;
       const size_t begin = line.find_first_not_of(" \t\r");
       if (std::exchange(first, false) && line[begin] == '[') {
-        read_array(entry.path, line + "\n" + file.read_rest(), f);
+        if (!read_array(entry.path, line + "\n" + file.read_rest(), f)) return;
         break;
       }
       std::string place = fmt::format("{}:{}", entry.path, number);
       Json record = data::parse_record(line, place);
-      f(std::move(record), std::move(place));
+      if (!f(std::move(record), std::move(place))) return;
     }
   }
 }

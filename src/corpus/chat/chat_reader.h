@@ -22,10 +22,10 @@ namespace megatron::corpus {
 // value of another type, an unknown role, no answer.
 ChatExample example_of(const Json& record, std::string place);
 
-// Calls f with each record of the files, in order, and its place. A path is a file, a directory or
-// a pattern (data/input_list.h) of JSON lines, or of one JSON array per file. Throws Error naming
-// file and line.
+// Calls f with each record of the files, in order, and its place, until it returns false. A path is
+// a file, a directory or a pattern (data/input_list.h) of JSON lines, or of one JSON array per
+// file. Throws Error naming file and line.
 void read_records(const std::vector<std::string>& paths,
-                  const std::function<void(Json record, std::string place)>& f);
+                  const std::function<bool(Json record, std::string place)>& f);
 
 }  // namespace megatron::corpus

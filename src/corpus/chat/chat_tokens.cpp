@@ -15,15 +15,6 @@ using tokenizers::Range;
 // Keys of a message that say how much its tokens count; templates do not see them.
 constexpr const char *kLoss = "loss", *kScale = "loss_scale";
 
-bool has_generation_marks(std::string_view source) {
-  for (size_t at = source.find("generation"); at != source.npos;
-       at = source.find("generation", at + 1)) {
-    const size_t before = source.find_last_not_of(" \t\n-+", at == 0 ? 0 : at - 1);
-    if (before != source.npos && before > 0 && source.substr(before - 1, 2) == "{%") return true;
-  }
-  return false;
-}
-
 bool is_answer(const Json& message) {
   const Json* role = message.find("role");
   return role != nullptr && role->is_string() && role->as_string() == "assistant";
@@ -77,9 +68,8 @@ ChatTokenizer::ChatTokenizer(const tokenizers::Tokenizer& tokenizer,
 
 AnswerRule ChatTokenizer::rule(const ChatExample& example) const {
   if (example.texts || example.prompt_messages) return AnswerRule::completion;
-  return has_generation_marks(template_.source(example.tools.has_value()))
-             ? AnswerRule::generation_marks
-             : AnswerRule::prefixes;
+  return template_.marks_generation(example.tools.has_value()) ? AnswerRule::generation_marks
+                                                               : AnswerRule::prefixes;
 }
 
 tokenizers::RenderedChat ChatTokenizer::render(const tokenizers::Chat& chat,

@@ -270,6 +270,10 @@ bool ChatTemplate::reads(const std::string& variable, bool with_tools,
   return choose(name, with_tools).parsed.reads(variable);
 }
 
+bool ChatTemplate::marks_generation(bool with_tools) const {
+  return choose("", with_tools).parsed.marks_generation();
+}
+
 const std::string& ChatTemplate::source(bool with_tools, const std::string& name) const {
   return choose(name, with_tools).source;
 }

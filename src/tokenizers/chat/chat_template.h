@@ -54,6 +54,8 @@ class ChatTemplate {
   RenderedChat render(const Chat& chat, const std::string& name = "") const;
   // True if the template chosen in this way reads a variable of that name.
   bool reads(const std::string& variable, bool with_tools, const std::string& name = "") const;
+  // True if the template chosen in this way marks the assistant's text by {% generation %}.
+  bool marks_generation(bool with_tools) const;
   const std::string& source(bool with_tools, const std::string& name = "") const;
 
  private:

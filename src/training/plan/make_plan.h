@@ -19,7 +19,7 @@ struct PlanOptions {
   // Also estimate the time of a step, which takes a second or more; skipped for a run that does not
   // fit.
   bool time = false;
-  bool samples = true;  // include the needs of --sample-interval
+  bool samples = true;     // include the needs of --sample-interval
   bool exchanges = false;  // compare all ways to exchange tokens of context-parallel ranks
   // Memory of a GPU in GiB; default: that of this machine's smallest GPU or, without any, of the
   // GPU that is planned for (plan/known_gpus.h).

@@ -134,8 +134,7 @@ class Suggestions {
   // run's model with what training changes in it.
   models::Model model_of(const TrainSettings& s) const {
     if (s.run.model || !s_.shape.num_layers)
-      return model_->with(
-          {.router = s.shape.moe.training(), .mlp_chunks = s.recompute.mlp_chunks});
+      return model_->with({.router = s.shape.moe.training(), .mlp_chunks = s.recompute.mlp_chunks});
     models::ModelFlags flags = s.shape;
     flags.vocab_size = model_->vocab_size();
     if (s.shape.vocab_size && s_.shape.vocab_size)
@@ -399,8 +398,7 @@ class Suggestions {
           joined(device, flag(p.tensor_parallel != tensor, "tensor-model-parallel-size", tensor));
       flags = joined(flags,
                      flag(p.pipeline_parallel != stages, "pipeline-model-parallel-size", stages));
-      flags =
-          joined(flags, flag(p.context_parallel != context, "context-parallel-size", context));
+      flags = joined(flags, flag(p.context_parallel != context, "context-parallel-size", context));
       return on_gpus(joined(flags, flag(s_.runtime.rank_count() != ranks && s_.data_parallel() > 1,
                                         "ranks", ranks)),
                      ranks);

@@ -1,4 +1,4 @@
-// `megatron bench` and `megatron plan` on a GPU, in miniature on the CUDA plugin for the CPU.
+// Small runs of `megatron bench` and `megatron plan` with a GPU, on the CUDA plugin for the CPU.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ TEST(CudaBench, StepPrintsItsSpeedAndEachKernelOfIt) {
   const Workplace place;
   const Outcome r = place.run(words(kTiny));
   ASSERT_EQ(r.code, 0) << r.err;
-  // Forward and backward of attention; the biases, gelu and its gradient of a layer.
+  // Attention in forward and backward; the biases, gelu and its gradient in a layer.
   EXPECT_TRUE(has(r.out,
                   "computed by: attention this program's own kernels (2 calls); epilogues fused 6 "
                   "of 6; recompute none; CUDA graphs none; deterministic\n"))
@@ -48,7 +48,7 @@ TEST(CudaBench, StepSaysWhatComputedIt) {
   ASSERT_EQ(r.code, 0) << r.err;
   const Json by = Json::parse(r.out)["computed_by"];
   EXPECT_EQ(by["attention"]["cudnn"].as_integer(), 0);
-  EXPECT_EQ(by["attention"]["own"].as_integer(), 3);  // forward twice, and backward
+  EXPECT_EQ(by["attention"]["own"].as_integer(), 3);  // forward twice, backward once
   EXPECT_EQ(by["recompute"].as_string(), "full uniform 1");
   EXPECT_EQ(by["graphs_launched"].as_integer(), 2);
   EXPECT_FALSE(by["deterministic"].as_bool());
@@ -59,7 +59,7 @@ TEST(CudaBench, StepSaysWhatComputedIt) {
       << cpu.out << cpu.err;
 }
 
-// The steps are made, and what is measured after them finds no memory: the speed is printed.
+// The steps complete, and the later measurements run out of memory: the speed is still printed.
 TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
   const Workplace place;
   const auto run = [&](int allocations) {
@@ -69,7 +69,7 @@ TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
     const int status = std::system(command.c_str());
     return Outcome{WEXITSTATUS(status), read_file(place / "said"), read_file(place / "errors")};
   };
-  int least = 0, most = 128;  // allocations that are too few for the steps, and enough
+  int least = 0, most = 128;  // too few allocations for the steps, and enough
   while (most - least > 1) {
     const int middle = (least + most) / 2;
     (has(run(middle).out, "iteration      3/3") ? most : least) = middle;
@@ -94,11 +94,11 @@ TEST(CudaBench, KernelsOfAStepAreMeasuredWithoutIt) {
     EXPECT_GT(kernel["percent"].as_number(), 0);
     const double all =
         kernel["seconds"].as_number() * static_cast<double>(kernel["calls"].as_integer());
-    EXPECT_LE(all, before);  // what takes the longest comes first
+    EXPECT_LE(all, before);  // the slowest comes first
     before = all;
     if (kernel["kernel"].as_string() == "gemm") products += kernel["calls"].as_integer();
   }
-  EXPECT_EQ(products, 3 * (4 + 1));  // of a layer, and the logits
+  EXPECT_EQ(products, 3 * (4 + 1));  // the products of a layer, and the logits
 }
 
 TEST(CudaBench, KernelsAreHeldAgainstTheGpu) {
@@ -116,7 +116,7 @@ TEST(CudaBench, KernelsAreHeldAgainstTheGpu) {
   }
 }
 
-// A kernel that cannot be measured, here for want of memory, costs no row but its own.
+// A kernel that cannot be measured, here for lack of memory, loses only its own row.
 TEST(CudaBench, AKernelThatFailsIsNamedBesideTheOthers) {
   const Workplace place;
   const std::string command = "cd " + place.path() + " && CUDA_SHIM_MEMORY=300000000 " +
@@ -148,7 +148,7 @@ TEST(CudaBench, GenerateAndGemm) {
   EXPECT_TRUE(has(gemm.out, "fp32 GEMM peak") || has(gemm.out, "f32 GEMM peak")) << gemm.out;
 }
 
-// Clocks and power are those of the management library, where there is one.
+// Clocks and power come from the management library, if there is one.
 TEST(CudaBench, ClocksAndPowerAreTold) {
   const Workplace place;
   const std::string command = "cd " + place.path() +
@@ -179,7 +179,7 @@ TEST(CudaPlanning, NamesTheMemoryOfTheGpu) {
   EXPECT_EQ(place.run(words(run + "--device-memory -1")).code, 2);
 }
 
-// Training refuses before its first step what the GPU cannot hold.
+// Training refuses before its first step if the GPU's memory is too small.
 TEST(CudaPlanning, TrainingNamesTheMemoryOfTheGpu) {
   const Workplace place;
   const Outcome r = place.run(

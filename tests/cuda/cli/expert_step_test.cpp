@@ -1,5 +1,5 @@
-// A step of a model with experts: what it copies to the host, metrics and all, in as many copies as
-// a dense one's, and what it says when it is recorded.
+// A step of a model with experts: its copies to the host, metrics included, are as few as a dense
+// model's. Also checks its message when it is recorded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,10 +44,10 @@ int64_t counted(const char* what) {
 struct Copied {
   int64_t copies = 0, bytes = 0;
   size_t metrics = 0;
-  RecordedCounts recorded;  // of all steps
+  RecordedCounts recorded;  // over all steps
 };
 
-// On one GPU; recorded: from the second step on.
+// Trains on one GPU. recorded: records from the second step on.
 struct Trained {
   Trained(const models::ModelFlags& flags, bool recorded)
       : model(models::model_from_flags(flags, kTokens), DType::f32, 3, {}, *alone, runtime,
@@ -61,7 +61,7 @@ struct Trained {
   TrainedModel model;
 };
 
-// In the last of three steps of two micro-batches.
+// Copies in the last of three steps with two micro-batches each.
 Copied last_step(const models::ModelFlags& flags, bool recorded) {
   Trained trained(flags, recorded);
   TrainedModel& model = trained.model;
@@ -98,7 +98,7 @@ TEST(ExpertStep, CopiesAsOftenToTheHostAsADenseOne) {
   }
 }
 
-// Losses and every layer's metrics of steps whose number of micro-batches changes.
+// Losses and every layer's metrics in steps with changing numbers of micro-batches.
 std::vector<double> numbers_of_steps(bool recorded) {
   models::ModelFlags flags = with_experts();
   flags.moe.aux_loss_coeff = {"0.01"};
@@ -126,8 +126,8 @@ TEST(ExpertStep, LogsTheSameWhenItIsRecordedAndBatchesChange) {
   EXPECT_EQ(numbers_of_steps(true), launched);
 }
 
-// Whose shapes are fixed, too, by its capacity: as many micro-batches are recorded and replayed as
-// of a dense model.
+// With a capacity, shapes are fixed too: as many micro-batches are recorded and replayed as with a
+// dense model.
 TEST(ExpertStep, PaddedToItsCapacityIsOneGraphAMicroBatch) {
   models::ModelFlags flags = with_experts();
   flags.moe.capacity_factor = 1;

@@ -1,4 +1,4 @@
-// What the flags change that do something on a GPU alone.
+// The effects of flags that only matter on a GPU.
 #include <functional>
 #include <set>
 
@@ -8,14 +8,14 @@
 namespace megatron::testing {
 namespace {
 
-// Returns what follows `before` on its line of a run's output, or nothing.
+// Returns the rest of the line after `before` in a run's output, or nothing.
 std::string line_behind(const std::string& printed, const std::string& before) {
   const size_t at = printed.find(before);
   if (at == std::string::npos) return "";
   return printed.substr(at + before.size(), printed.find('\n', at) - at - before.size());
 }
 
-// Loss and gradient norm of each step, with all digits.
+// Loss and gradient norm of each step with all digits.
 std::string bits_of(const Workplace& place) {
   std::string bits;
   for (const Json& step : steps_of(place / "cuda.jsonl"))
@@ -62,7 +62,7 @@ TEST(CudaFlags, AreThoseThatTheTableNames) {
   const cli::FlagTable table;
   for (const cli::FlagRow& row : table.today())
     if (row.verdict == cli::Verdict::supported && row.why == "gpu") named.emplace(row.flag);
-  named.insert("--allow-nondeterministic");  // of this program alone
+  named.insert("--allow-nondeterministic");  // a flag of this program only
   EXPECT_EQ(tested, named);
 }
 

@@ -1,6 +1,5 @@
-// Runs that time the algorithms of their GEMMs, and go on with what they chose. Which one is the
-// fastest is a setting of the stand-in (cuda_shim/control.h), a different one on each GPU where the
-// test says so.
+// Runs that time the algorithms of their GEMMs and use the fastest. Which one is fastest is a
+// setting of the stand-in (cuda_shim/control.h) and differs between GPUs in some tests.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -31,7 +30,7 @@ Json choices(const Workplace& place, const std::string& folder = "run") {
   return Json::parse(read_file(place / (folder + "/gemm_choices.json")));
 }
 
-// On two ranks with a GPU each, where on rank r the algorithm at place fast + r * step is the
+// Runs on two ranks with a GPU each. On rank r, the algorithm at place fast + r * step is the
 // fastest.
 std::vector<Step> tuned_on_two(const Workplace& place, int fast, int step, const std::string& flags,
                                std::string* printed = nullptr) {
@@ -53,7 +52,7 @@ TEST(GemmTuning, ChoosesOtherAlgorithmsAndSoOtherBits) {
   EXPECT_EQ(tuned(place, 1, 3, graphs), second) << "what is recorded was timed before";
 }
 
-// Where the first of each list is the fastest, a run has the bits of one that times nothing.
+// If the first algorithm of each list is the fastest, the bits equal those of a run without timing.
 TEST(GemmTuning, WhatIsTimedBeforeTheFirstStepChangesNothing) {
   const Workplace place;
   const Planted devices("CUDA_SHIM_DEVICES", "2");
@@ -139,7 +138,7 @@ TEST(GemmTuning, DamagedChoicesAreAnError) {
       << r.err;
 }
 
-// Rank 1 would choose otherwise: data-parallel ranks have the bits of a run where it would not.
+// Rank 1 alone would choose differently, but data-parallel ranks use the choice of the first.
 TEST(GemmTuning, RanksFollowTheFirstOne) {
   const Workplace place;
   const std::vector<Step> first = tuned_on_two(place, 0, 0, ""),
@@ -155,7 +154,7 @@ TEST(GemmTuning, RanksFollowTheFirstOne) {
   EXPECT_EQ(tuned_on_two(place, 0, 0, kSaved), second) << "the choices of the --save folder";
 }
 
-// A GEMM that only the second stage has, the output layer's, is chosen by that stage.
+// The output layer's GEMM exists only on the second stage, which chooses for itself.
 TEST(GemmTuning, StagesChooseWhatTheyAloneHave) {
   const Workplace place;
   const std::string two = "--num-layers 2 --pipeline-model-parallel-size 2 --save ";

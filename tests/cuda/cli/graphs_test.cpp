@@ -1,5 +1,5 @@
-// Runs whose micro-batches are recorded and replayed (--cuda-graph-impl local) have every bit of
-// those that are not.
+// Runs whose micro-batches are recorded and replayed (--cuda-graph-impl local) are bit-identical to
+// runs that are not recorded.
 #include "cuda/cli/training_runs.h"
 
 namespace megatron::testing {
@@ -53,7 +53,7 @@ const std::string kLlama =
 INSTANTIATE_TEST_SUITE_P(
     Runs, CudaGraphs,
     ::testing::Values(
-        Case{"Gpt", ""},  // with dropout, and a weight that is used twice
+        Case{"Gpt", ""},  // with dropout and a weight that is used twice
         Case{"Bf16", "--bf16"},
         // The scale falls while graphs are recorded and grows while they are replayed.
         Case{"Fp16", "--fp16 --initial-loss-scale 131072 --loss-scale-window 2 --hysteresis 1"},
@@ -63,14 +63,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"RecomputeParts",
              "--recompute-granularity selective --recompute-modules core_attn mlp"},
         Case{"Documents", "--reset-attention-mask --reset-position-ids --eod-mask-loss"},
-        // Steps of one micro-batch, then of two: the second one comes first in step 4.
+        // Steps of one micro-batch, then of two: the second micro-batch first runs in step 4.
         Case{"GrowingBatch", "--rampup-batch-size 1 1 3", 2, 6},
         // The first micro-batch of a step waits for parameters, the last begins reductions.
         Case{"Ranks",
              "--num-layers 1 --ranks 2 --global-batch-size 6 --use-distributed-optimizer "
              "--overlap-grad-reduce --overlap-param-gather",
              1, 4},
-        // Calls of NCCL within: sums in its order, and in rank order (bf16).
+        // Includes NCCL calls: sums in NCCL's order, and in rank order (bf16).
         Case{"Tensor", "--num-layers 1 --tensor-model-parallel-size 2"},
         Case{"TensorBf16", kLlama + "--num-layers 1 --tensor-model-parallel-size 2 --bf16"},
         Case{"Sequence",
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TensorAndData",
              "--num-layers 1 --ranks 4 --global-batch-size 4 --tensor-model-parallel-size 2 "
              "--use-distributed-optimizer"},
-        // The ring's calls are on a stream of their own, beside attention.
+        // The ring's calls use their own stream, concurrent with attention.
         Case{"Context", "--num-layers 1 --context-parallel-size 2"},
         Case{"ContextDocumentsBf16", kLlama + "--num-layers 1 --context-parallel-size 2 --bf16 "
                                               "--reset-attention-mask --reset-position-ids"},
@@ -89,20 +89,20 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ContextAndTensor",
              "--num-layers 1 --ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 "
              "--sequence-parallel --num-attention-heads 4"},
-        // Counts of stage 0: each place in flight is recorded, that of the first micro-batch of a
-        // step twice, where others come to it.
+        // Counts of stage 0. Each in-flight slot is recorded; the slot of a step's first
+        // micro-batch is recorded twice if other micro-batches use it too.
         Case{"Pipeline", "--pipeline-model-parallel-size 2 --global-batch-size 5", 3, 20},
         Case{"PipelineThroughHostMemory",
              kLlama + "--bf16 --pipeline-model-parallel-size 2 --global-batch-size 5 "
                       "--distributed-backend gloo --no-overlap-p2p-communication "
                       "--recompute-granularity selective --recompute-modules core_attn mlp",
              3, 20},
-        // Micro-batches of both chunks come to some places.
+        // Some slots are used by micro-batches of both chunks.
         Case{"Interleaved",
              "--num-layers 4 --pipeline-model-parallel-size 2 "
              "--num-layers-per-virtual-pipeline-stage 1 --global-batch-size 4",
              7, 32},
-        // Sums that are begun in one part are waited for in the other.
+        // Sums that begin in one part are waited for in the other.
         Case{"PipelineAndTensor",
              "--ranks 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 "
              "--sequence-parallel --global-batch-size 3 --bf16",
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
              2, 8}),
     [](const auto& info) { return info.param.name; });
 
-// What an evaluation or a sample keeps where a graph has its memory has it recorded anew.
+// If an evaluation or a sample keeps memory that a graph uses, the graph is recorded again.
 TEST(CudaGraphsBeside, EvaluationsHaveTheBits) {
   const Workplace place;
   const std::string flags = kSmall + "--eval-interval 3 --eval-iters 1 ";
@@ -123,7 +123,7 @@ TEST(CudaGraphsBeside, EvaluationsHaveTheBits) {
   EXPECT_EQ(counts_in(printed).launched, 8) << printed;
 }
 
-// Those in flight have memory of their own.
+// The in-flight micro-batches of pipelines have their own memory.
 TEST(CudaGraphsBeside, EvaluationsOfPipelinesHaveNothingRecordedAnew) {
   const Workplace place;
   const std::string flags =
@@ -145,7 +145,7 @@ TEST(CudaGraphsBeside, AResumedRunHasTheBits) {
   EXPECT_EQ(parts, whole);
 }
 
-// While a profile is written, or where there are too few steps, nothing is replayed.
+// Nothing is replayed while a profile is written, or if there are too few steps.
 TEST(CudaGraphsBeside, AProfiledStepIsMadeAsEver) {
   const Workplace place;
   std::string printed;

@@ -1,6 +1,6 @@
-// What is said, and done, on machines that lack a library of NVIDIA's, the driver or a GPU, have
-// another version of one, or have it elsewhere. The plugin is that on the CPU, which looks for
-// libraries that are played (tests/cuda_libraries).
+// Messages and behaviour on machines where a library of NVIDIA's, the driver or a GPU is missing,
+// has another version, or is in another place. Uses the plugin for the CPU, which loads stand-ins
+// for the libraries (tests/cuda_libraries).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,12 +21,12 @@ const std::pair<std::string, std::string> kLibraries[] = {
     {"libnvrtc_played.so.13", "130000"},     {"libnvrtc-builtins_played.so.13.0", "130000"}};
 constexpr const char* kProducts = "libcublasLt_played.so.13";
 constexpr const char* kCudnn = "libcudnn_played.so.9";
-constexpr const char* kCudnnPart = "libcudnn_graph_played.so.9";  // knows the version
+constexpr const char* kCudnnPart = "libcudnn_graph_played.so.9";  // reports the version
 constexpr const char* kNccl = "libnccl_played.so.2";
 constexpr const char* kNvrtc = "libnvrtc_played.so.13";
-constexpr const char* kNvrtcPart = "libnvrtc-builtins_played.so.13.0";  // opened by it, by name
+constexpr const char* kNvrtcPart = "libnvrtc-builtins_played.so.13.0";  // NVRTC opens it
 
-// A program of its own next to such a plugin, and a folder of the libraries that its loader knows.
+// A copy of the program next to such a plugin, and a folder of libraries that its loader searches.
 class Machine {
  public:
   Machine() {
@@ -35,7 +35,7 @@ class Machine {
                   place_ / "libmegatron_cuda.so");
     for (const auto& [name, version] : kLibraries) install(version, name, name);
   }
-  // A library of tests/cuda_libraries under a name, in a folder of this machine.
+  // Installs a stand-in of tests/cuda_libraries under a name, in a folder of this machine.
   void install(const std::string& version, const std::string& name, const std::string& as,
                const std::string& folder = "libraries") {
     fs::create_directories(place_ / folder);
@@ -55,7 +55,7 @@ class Machine {
     std::string text;
   };
   Said run(const std::string& arguments) const { return shell(line("", arguments)); }
-  // The command of a process with further variables.
+  // Returns the command of a process with additional environment variables.
   std::string line(const std::string& variables, const std::string& arguments) const {
     return "env -u CUDA_HOME -u CUDA_PATH -u VIRTUAL_ENV -u CONDA_PREFIX LD_LIBRARY_PATH=" +
            path("libraries") + " " + variables_ + variables + " ./megatron " + arguments;
@@ -78,7 +78,7 @@ class Machine {
   Workplace place_;
   std::string variables_;
 };
-// Attention that cuDNN computes, and ranks that NCCL carries.
+// Uses attention of cuDNN, and communication by NCCL.
 constexpr const char* kAttention = "--seq-length 128 --attention-dropout 0 --bf16";
 constexpr const char* kRanks = "--seq-length 8 --ranks 2 --global-batch-size 2";
 
@@ -89,7 +89,7 @@ std::string line_with(const std::string& text, const std::string& part) {
   return "";
 }
 
-// One line and the CPU under auto; an error under --device cuda.
+// Expects one warning and the CPU under auto, and an error under --device cuda.
 void expect_cpu_because(const Machine& machine, const std::string& why) {
   const Machine::Said automatic = machine.train("auto");
   EXPECT_EQ(automatic.code, 0) << automatic.text;
@@ -196,7 +196,8 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
   expect_gloo_because("NCCL 2.18 or later is needed, and 2.17.5 was found");
 }
 
-// Each in another place: a toolkit, pip's packages of CUDA 12 and 13, PyTorch's own folder.
+// The libraries are in different places: a toolkit, pip's packages of CUDA 12 and 13, and PyTorch's
+// folder.
 TEST(CudaLibraries, AreFoundInToolkitsAndInPythonsPackages) {
   Machine machine;
   machine.set("CUDA_SHIM_DEVICES=2");
@@ -231,8 +232,8 @@ TEST(CudaLibraries, OfTwoVersionsTheOneThatFitsIsTaken) {
   expect_line(said, "by NCCL 2.27.7 (" + machine.path("toolkit/lib64") + "/" + kNccl + ")");
 }
 
-// Those for CUDA 12 and for CUDA 13 have the same name. The toolkit's comes first, but for what
-// LD_LIBRARY_PATH names.
+// cuDNN for CUDA 12 and for CUDA 13 has the same file name. The toolkit's is preferred, unless
+// LD_LIBRARY_PATH names another.
 TEST(CudaLibraries, OfTwoCudnnsTheOneBesideCublasLtIsTaken) {
   Machine machine;
   machine.set("CUDA_HOME=" + machine.path("toolkit"));
@@ -271,7 +272,7 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
   }
 }
 
-// Two processes; that of rank 1 may have further variables.
+// Runs two processes; rank 1 may have additional environment variables.
 Machine::Said run_two(Machine& machine, const std::string& flags, const std::string& more = "") {
   const std::string both =
       "CUDA_SHIM_DEVICES=2 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "
@@ -283,7 +284,7 @@ Machine::Said run_two(Machine& machine, const std::string& flags, const std::str
                        machine.line(both + "RANK=0 LOCAL_RANK=0", command) + "; }");
 }
 
-// Each process finds the libraries for itself; the first one says what they lack.
+// Each process searches for the libraries itself; only the first one warns.
 TEST(CudaLibraries, ProcessesOfARunWarnOnce) {
   Machine machine;
   machine.remove(kCudnn);
@@ -322,7 +323,7 @@ TEST(CudaLibraries, PlansOfAGpuNeedNone) {
   expect_line(automatic, std::string("CUDA cannot be used: ") + kProducts + " is not found");
 }
 
-// Commands that log no settings say so, too.
+// Commands that print no settings warn too.
 TEST(CudaLibraries, EveryCommandSaysWhyItTakesTheCpu) {
   Machine machine;
   machine.remove(kProducts);

@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                "--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"}),
     [](const auto& info) { return info.param.name; });
 
-// Ranks that are processes of MPI, each with the GPU of its place on the host.
+// The ranks are MPI processes, and each uses the GPU with its local rank.
 TEST(NcclProcesses, HaveTheLossesOfThreads) {
   if (std::string(MEGATRON_MPI).empty()) GTEST_SKIP() << "this build has no MPI";
   const Workplace place;
@@ -96,10 +96,10 @@ TEST(NcclProcesses, HaveTheLossesOfThreads) {
   EXPECT_EQ(losses, threads.losses);
 }
 
-// --- Processes that meet at MASTER_ADDR:MASTER_PORT, as torchrun and Kubernetes start them.
+// --- Processes that connect at MASTER_ADDR:MASTER_PORT, as torchrun and Kubernetes start them.
 
-// Two ranks; `after` is what the shell does with the process of rank 1, $one, before it waits for
-// both. The exit code and text of rank 0.
+// Runs two ranks. `after` is a shell command that handles the process of rank 1, $one, before the
+// shell waits for both. Returns the exit code and output of rank 0.
 std::pair<int, std::string> run_met(const Workplace& place, const std::string& flags,
                                     const std::string& after) {
   const std::string both = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" +

@@ -1,5 +1,5 @@
-// Runs that meet what a GPU's memory, or its libraries, refuse in their midst: they end by one
-// error that names it, with a whole log and whole checkpoints. Troubles are planted by the stand-in
+// Runs in which a GPU's memory or its libraries fail midway: they end with one error that names the
+// cause, a complete log and complete checkpoints. The stand-in injects the faults
 // (cuda_shim/control.h).
 #include <algorithm>
 
@@ -18,7 +18,8 @@ const std::string kRun =
     "4 --save run --save-interval 1 --eval-interval 2 --eval-iters 1 --log-jsonl log.jsonl "
     "--cuda-graph-impl local --cuda-graph-warmup-steps 2 ";
 
-// Steps, and the type of the last record; every line is one.
+// Returns the number of steps and the type of the last record, and checks that every line is a
+// record.
 std::pair<int64_t, std::string> read_log(const Workplace& place) {
   std::pair<int64_t, std::string> found;
   if (!fs::exists(place / "log.jsonl")) return found;
@@ -30,7 +31,7 @@ std::pair<int64_t, std::string> read_log(const Workplace& place) {
   return found;
 }
 
-// The checkpoints, each of which is whole.
+// Returns the number of checkpoints after checking that each is complete.
 int64_t whole_checkpoints(const Workplace& place) {
   int64_t found = 0;
   if (!fs::exists(place / "run")) return found;
@@ -42,7 +43,7 @@ int64_t whole_checkpoints(const Workplace& place) {
   return found;
 }
 
-// The messages of errors: their lines begin with the time, as 12:16:00, and the level.
+// Returns the error messages. Their lines begin with the time, such as 12:16:00, and the level.
 std::vector<std::string> errors_in(const std::string& said) {
   const std::string level = " error ";
   std::vector<std::string> found;
@@ -53,7 +54,7 @@ std::vector<std::string> errors_in(const std::string& said) {
   return found;
 }
 
-// What a run says when the memory for its allocations ends after so many; empty: it does not.
+// Error of a run whose memory ends after so many allocations; empty if there is none.
 std::string error_after(const Workplace& place, int allocations, const std::string& flags,
                         int64_t* checkpoints) {
   SCOPED_TRACE(allocations);
@@ -64,13 +65,13 @@ std::string error_after(const Workplace& place, int allocations, const std::stri
   const auto [steps, last] = read_log(place);
   *checkpoints = whole_checkpoints(place);
   const std::vector<std::string> errors = errors_in(said);
-  // What a save lacks on one rank gives up the save of all, and the run goes on.
+  // If a save runs out of memory on one rank, all ranks abandon it and the run continues.
   const int64_t not_saved =
       std::ranges::count_if(errors, [](const auto& e) { return has(e, " was not saved: "); });
   EXPECT_EQ(*checkpoints, steps - not_saved) << said;
   if (r.code == 0 && not_saved == 0) return "";
   const std::string error = errors.empty() ? "" : errors.back();
-  const bool by_save = has(error, " was not saved: ");  // the last one, with nothing to go on to
+  const bool by_save = has(error, " was not saved: ");  // only the last save ends the run
   EXPECT_TRUE(r.code == 0 || r.code == 2) << said;
   EXPECT_EQ(std::ssize(errors), not_saved + (r.code == 0 || by_save ? 0 : 1)) << said;
   EXPECT_EQ(count(said, "CUDA on the CPU"), 0) << said;
@@ -89,7 +90,7 @@ TEST(CudaOutOfMemory, EndsARunCleanlyWhereverItComes) {
   for (; !error_after(place, enough, "", &checkpoints).empty(); enough += 10) ++failed;
   EXPECT_GE(failed, 3);
   EXPECT_EQ(checkpoints, 4);
-  // The last that is asked for is asked for in the midst of the run, by a graph.
+  // The last allocation is requested by a graph in the middle of the run.
   std::string last;
   while ((last = error_after(place, --enough, "", &checkpoints)).empty()) continue;
   EXPECT_EQ(checkpoints, 2);
@@ -98,7 +99,7 @@ TEST(CudaOutOfMemory, EndsARunCleanlyWhereverItComes) {
       << last;
 }
 
-// Ranks that wait for the one that fails, at NCCL, in a graph, or at the host, end with it.
+// Ranks that wait for the failing one, in NCCL, a graph or on the host, end with it.
 TEST(CudaOutOfMemory, OfOneRankEndsAllByItsName) {
   const Planted devices("CUDA_SHIM_DEVICES", "2");
   const Workplace place;
@@ -127,7 +128,7 @@ TEST(CudaOutOfMemory, OfPinnedMemoryNamesTheTensorAndTheFlags) {
     EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
 }
 
-// Memory that is not pinned goes by CUDA alone where none can be.
+// If no memory can be pinned, CUDA copies pageable memory itself.
 TEST(CudaOutOfMemory, OfPinnedBuffersCostsSpeedAlone) {
   const Workplace place;
   const std::string flags = "--hidden-size 128 --save run --save-interval 1";
@@ -141,7 +142,8 @@ TEST(CudaOutOfMemory, OfPinnedBuffersCostsSpeedAlone) {
   EXPECT_EQ(whole_checkpoints(place), 2);
 }
 
-// Enough for the buffers of one GPU: that is logged once for the other, which asks no more.
+// There is enough pinned memory for one GPU's buffers. The lack is logged once for the other, which
+// does not ask again.
 TEST(CudaOutOfMemory, OfPinnedBuffersIsOfThatGpuAlone) {
   const Workplace place;
   const Planted devices("CUDA_SHIM_DEVICES", "2"), one("CUDA_SHIM_PINNED", "40000000");

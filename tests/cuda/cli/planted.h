@@ -1,4 +1,4 @@
-// Settings of the stand-in for CUDA (cuda_shim/control.h), by environment variables.
+// Settings of the stand-in for CUDA (cuda_shim/control.h) by environment variables.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 namespace megatron::testing {
 
-// A setting of the programs that start while it lives.
+// Sets a variable for programs that start during its lifetime.
 class Planted {
  public:
   Planted(std::string variable, const std::string& value) : variable_(std::move(variable)) {
@@ -23,7 +23,7 @@ class Planted {
 
  private:
   const std::string variable_;
-  std::optional<std::string> before_;  // other tests of this program need theirs
+  std::optional<std::string> before_;  // restored for other tests of this program
 };
 
 }  // namespace megatron::testing

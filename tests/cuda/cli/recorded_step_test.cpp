@@ -1,5 +1,5 @@
-// A step whose micro-batches are recorded, with other work of the device that takes and keeps
-// memory between the steps.
+// A step with recorded micro-batches while other work on the device allocates and keeps memory
+// between steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,11 +39,11 @@ corpus::HostBatch batch_of(int64_t sample) {
   return batch;
 }
 
-// Steps of two micro-batches; the first one is a warm-up.
+// Makes steps of two micro-batches; the first step is a warm-up.
 class Trial {
  public:
   explicit Trial(bool recorded) : Trial(recorded, nullptr) {}
-  // The matrices divided among `ranks`, each with a GPU of its own.
+  // Divides the matrices among `ranks`, each with its own GPU.
   Trial(bool recorded, comm::Group* ranks)
       : world_(ranks == nullptr ? *alone_ : *ranks),
         runtime({DeviceKind::cuda, world_.rank()}, 1),
@@ -58,7 +58,7 @@ class Trial {
   }
   RecordedCounts counts() const { return model.step.recorded(); }
   Arena& activations() { return runtime.arena(MemoryClass::activations); }
-  // A block in the midst of what the steps use, full of bytes that are no number.
+  // Allocates a block in the middle of the steps' memory and fills it with NaNs.
   std::shared_ptr<Storage> take() {
     auto block = activations().allocate(activations().high_water() / 2, "of other work");
     cuda_plugin().fill(block->data(), 0xff, block->bytes(), runtime.stream());
@@ -113,7 +113,7 @@ TEST(RecordedStep, IsRecordedAnewWhereOtherWorkKeepsTheMemory) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
   const std::shared_ptr<Storage> kept = recorded.take();
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
-  EXPECT_EQ(recorded.counts().recorded, 4);  // both, once
+  EXPECT_EQ(recorded.counts().recorded, 4);  // both micro-batches, once each
   EXPECT_EQ(recorded.counts().replayed, 6);
   std::vector<unsigned char> bytes(static_cast<size_t>(kept->bytes()));
   cuda_plugin().copy_now(bytes.data(), kept->data(), kept->bytes(), kept->device());
@@ -135,7 +135,7 @@ void two_ranks(const std::function<void(comm::Group&)>& body,
       20);
 }
 
-// The parts of one recording are launched together: where one rank cannot, both record anew.
+// The parts of one recording are launched together: if one rank must record again, both do.
 TEST(RecordedStepOfRanks, AllRecordAnewWhereOneMust) {
   two_ranks([](comm::Group& ranks) {
     Trial plain(false, &ranks), recorded(true, &ranks);
@@ -148,7 +148,7 @@ TEST(RecordedStepOfRanks, AllRecordAnewWhereOneMust) {
   });
 }
 
-// Nobody hangs, although recorded calls hold the communicators.
+// No rank hangs, although recorded calls hold the communicators.
 TEST(RecordedStepOfRanks, ARankThatFailsEndsTheOther) {
   std::atomic<int> called = 0;
   const auto fails = [&] {
@@ -188,7 +188,7 @@ class Counting final : public StepListener {
   int spans = 0;
 };
 
-// Who listens hears of every span.
+// A listener is called for every span.
 TEST(RecordedStep, IsMadeAsEverWhileSomebodyListens) {
   Trial plain(false), recorded(true);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));

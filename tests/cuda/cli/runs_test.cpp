@@ -1,5 +1,5 @@
-// The program with --device cuda, on the CUDA plugin that is compiled for the CPU
-// (tests/cuda_shim): every kernel, copy, stream and event of a run but NVIDIA's libraries.
+// The program with --device cuda, on the CUDA plugin compiled for the CPU (tests/cuda_shim): every
+// kernel, copy, stream and event of a run, except NVIDIA's libraries.
 #include <cmath>
 
 #include "base/tolerances.h"
@@ -52,8 +52,8 @@ void PrintTo(const Flags& flags, std::ostream* out) { *out << flags.flags; }
 
 class CudaTraining : public ::testing::TestWithParam<Flags> {};
 
-// In fp32 the losses are the CPU's (DESIGN: 1e-4); in 16 bits each lies as far from fp32 as the
-// format's roundings may take it.
+// In fp32 the losses equal the CPU's (DESIGN: 1e-4). In 16-bit types each is within the format's
+// rounding of fp32.
 TEST_P(CudaTraining, HasTheLossesOfTheCpu) {
   const Workplace place;
   const std::string& flags = GetParam().flags;
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         Flags{"OffloadedOptimizer", "--optimizer-cpu-offload --use-distributed-optimizer"}),
     [](const auto& info) { return info.param.name; });
 
-// The same bits in every run, and after a run was stopped and resumed.
+// The bits are the same in every run, and after a run is stopped and resumed.
 class CudaBits : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CudaBits, AreTheSameInEveryRunAndAfterAResume) {
@@ -110,7 +110,7 @@ TEST_P(CudaBits, AreTheSameInEveryRunAndAfterAResume) {
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaBits, ::testing::Values("", "--bf16"));
 
-// A product gives gelu its sums before they are rounded, there and when it is made again.
+// The product passes its unrounded sums to gelu, also when it is recomputed.
 TEST(CudaRecompute, HasTheBitsOfARunThatKeepsAll) {
   const Workplace place;
   const std::vector<Step> kept = train(place, "cuda", 3, "--bf16");
@@ -120,7 +120,7 @@ TEST(CudaRecompute, HasTheBitsOfARunThatKeepsAll) {
             kept);
 }
 
-// In fp32 a product gives gelu what is kept.
+// In fp32 the product passes gelu the same values that are kept.
 TEST(CudaRecompute, OfActivationsAloneHasThemToo) {
   const Workplace place;
   for (const std::string flags : {"", "--bf16 --swiglu --normalization RMSNorm "}) {
@@ -134,7 +134,7 @@ TEST(CudaRecompute, OfActivationsAloneHasThemToo) {
   }
 }
 
-// A checkpoint knows no device.
+// A checkpoint does not depend on the device.
 TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
   const Workplace place;
   const std::vector<Step> whole = train(place, "cpu", 4, "");
@@ -146,7 +146,7 @@ TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
     EXPECT_NEAR(rest[i].loss, whole[i + 2].loss, tolerance::kCudaLossRelative * whole[i + 2].loss);
 }
 
-// --- What is planned.
+// --- Plans.
 
 class CudaPlan : public ::testing::TestWithParam<std::string> {};
 
@@ -220,7 +220,7 @@ TEST(CudaModel, EvaluatesAndContinuesTextAsTheCpu) {
               tolerance::kCudaLossRelative * cpu);
 }
 
-// Where a GPU is found it is the default.
+// The GPU is the default if one is found.
 TEST(CudaDefault, IsTheGpu) {
   const Workplace place;
   const Outcome r = place.run(with({"train"}, words(std::string(kModel) + "--train-iters 1")));
@@ -228,7 +228,7 @@ TEST(CudaDefault, IsTheGpu) {
   EXPECT_NE((r.out + r.err).find("f32 on cuda"), std::string::npos) << r.out << r.err;
 }
 
-// A copy of the program next to a shared object that cannot be opened.
+// Runs a copy of the program next to a shared object that cannot be opened.
 TEST(CudaDefault, IsTheCpuWhereNoGpuCanBeUsedAndSaysSo) {
   const Workplace place;
   const std::string program = place / "megatron";

@@ -1,4 +1,4 @@
-// megatron selftest and its flags for a GPU, on the CUDA plugin that is compiled for the CPU.
+// megatron selftest and its flags for a GPU, on the CUDA plugin compiled for the CPU.
 #include <gtest/gtest.h>
 
 #include "golden/cli/process.h"

@@ -1,5 +1,5 @@
-// megatron selftest device on the CUDA plugin that is compiled for the CPU: what passes, and what
-// fails, hangs or is missing.
+// megatron selftest device on the CUDA plugin compiled for the CPU: checks that pass, fail, hang or
+// are missing.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace megatron::testing {
 namespace {
 
-// The command, with variables of the stand-in.
+// Runs the command with environment variables of the stand-in.
 Outcome check_device(const std::string& variables, const std::string& flags) {
   const Workplace place;
   const std::string command = "cd " + place.path() + " && " + variables + " " + MEGATRON_BINARY +

@@ -18,7 +18,7 @@ inline const char* const kModel =
     "1e-3 --lr-decay-iters 6 --log-interval 1 --threads 1 ";
 
 struct Step {
-  double loss = 0, gradient_norm = 0;  // NAN: of a step that was left out
+  double loss = 0, gradient_norm = 0;  // NAN if the step was skipped
   bool operator==(const Step& other) const {
     const bool both_left_out = std::isnan(gradient_norm) && std::isnan(other.gradient_norm);
     return loss == other.loss && (both_left_out || gradient_norm == other.gradient_norm);
@@ -35,7 +35,7 @@ inline std::vector<Json> steps_of(const std::string& log) {
   return steps;
 }
 
-// printed: what the run said, if given.
+// printed: receives the run's output, if given.
 inline std::vector<Step> train(const Workplace& place, const std::string& device, int steps,
                                const std::string& flags, std::string* printed = nullptr) {
   const std::string log = place / (device + ".jsonl");

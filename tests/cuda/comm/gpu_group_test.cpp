@@ -1,5 +1,5 @@
-// Groups on NCCL, on the CUDA plugin that is compiled for the CPU with a stand-in for NCCL: ranks
-// are threads, each with a GPU of its own.
+// Groups on NCCL, on the CUDA plugin compiled for the CPU with a stand-in for NCCL. Ranks are
+// threads, each with its own GPU.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -93,13 +93,13 @@ std::vector<std::byte> bytes_of_any(const Tensor& t) {
   return bytes;
 }
 
-// Integers that add exactly stay exact; sums of floats have many roundings.
+// Integers have exact sums; sums of floats need many roundings.
 double value(int rank, int64_t i, DType type) {
   const auto x = static_cast<double>((i * 2654435761 + rank * 40503) % 1009);
   return is_floating(type) ? (x - 500) / 7 : std::fmod(x, 60);
 }
 
-// NCCL's own sums have another order; all else is bit for bit what threads give.
+// NCCL sums in another order; everything else is bit-identical to the groups of threads.
 void expect_same(const Tensor& gpu, const Tensor& cpu, bool exact) {
   if (exact) {
     EXPECT_EQ(bytes_of_any(gpu), bytes_of_any(cpu));
@@ -109,7 +109,7 @@ void expect_same(const Tensor& gpu, const Tensor& cpu, bool exact) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << i;
 }
 
-// NCCL's calls are done at once, or when they have been looked at once or several times.
+// NCCL calls complete immediately, after one query or after several.
 class GpuGroups : public ::testing::TestWithParam<int> {
   static void set_looks(int looks) {
     using Set = bool(const char*, int64_t);
@@ -159,7 +159,7 @@ TEST_P(GpuGroups, CopiesAreThoseOfThreads) {
       const int root = r.size() - 1;
       r.group.broadcast(one, root, r.stream(), "broadcast").wait(r.stream());
       expect_same(one, all.slice(0, root * 1000, 1000), true);
-      // Rank a gives a + b rows of three to rank b: none from 0 to 0.
+      // Rank a gives rank b a + b rows of three elements; rank 0 gives itself none.
       std::vector<int64_t> counts;
       int64_t rows = 0;
       for (int b = 0; b < r.size(); ++b) rows += counts.emplace_back(r.rank() + b);
@@ -186,7 +186,7 @@ TEST_P(GpuGroups, TheMaximumWithANanIsNan) {
   });
 }
 
-// Everybody sends before anybody receives, in both directions, and changes what was sent.
+// All ranks send in both directions before any receives, and then modify what they sent.
 TEST_P(GpuGroups, MessagesWaitForTheirReceivers) {
   each_rank(GetParam(), [](Rank& r) {
     const int next = (r.rank() + 1) % r.size(), before = (r.rank() + r.size() - 1) % r.size();
@@ -209,7 +209,7 @@ TEST_P(GpuGroups, MessagesWaitForTheirReceivers) {
   });
 }
 
-// Many groups on one GPU, called in turn without a wait, and tensors of the host in between.
+// Many groups on one GPU are called in turn without waiting, with host tensors in between.
 TEST_P(GpuGroups, PartsRunBesideEachOther) {
   each_rank(GetParam(), [](Rank& r) {
     auto pairs = r.group.split(r.rank() / 2, r.rank(), r.size() == 3 && r.rank() == 2 ? 1 : 2);
@@ -275,7 +275,7 @@ TEST(GpuGroupEnds, ARankThatDoesNotComeIsNamed) {
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
 }
 
-// What NCCL itself refuses ends the run with its words. The stand-in's problems are taken.
+// An error of NCCL ends the run with NCCL's text. The test reads the stand-in's problems.
 TEST(GpuGroupEnds, WhatNcclFindsIsAnError) {
   const std::string text = error_of([] {
     each_rank(2, [](Rank& r) {
@@ -304,7 +304,7 @@ TEST(GpuGroupEnds, TwoRanksOfOneGpuAreRefusedByNccl) {
   problems();
 }
 
-// Rank 1 does what comes before, and not what makes the communicator.
+// Rank 1 does the steps before a communicator is created, but does not create it.
 void name_communicator(Rank& r) {
   const Tensor name = r.made(r.cpu, {128}, DType::u8);
   r.host.broadcast(name, 0, r.cpu.stream(), "NCCL communicator").wait(r.cpu.stream());
@@ -343,7 +343,7 @@ TEST(GpuGroupEnds, ARankThatDoesNotComeToACommunicatorIsNamed) {
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
 }
 
-// As those of the host: who waits is logged, and the run goes on.
+// As with groups on the host: waiting ranks are logged, and the run continues.
 TEST(GpuGroupWaits, ForARankThatComesLateAreLogged) {
   ::testing::internal::CaptureStderr();
   each_rank(2,
@@ -367,7 +367,7 @@ TEST(GpuGroupWaits, ForARankThatComesLateAreLogged) {
   EXPECT_EQ(problems(), "");
 }
 
-// Calls of two communicators are under way: each ends only when both are given up.
+// Calls of two communicators are in flight: each ends only when both are aborted.
 TEST(GpuGroupEnds, AllCommunicatorsAreGivenUpAtOnce) {
   const double began = now_seconds();
   const std::string text = error_of([] {
@@ -390,8 +390,7 @@ TEST(GpuGroupEnds, AllCommunicatorsAreGivenUpAtOnce) {
   EXPECT_EQ(problems(), "");
 }
 
-// Work that is given up ends, and leaves what it should have written as it was: whoever waits for
-// it in any way is reported.
+// An aborted call ends and leaves its outputs unchanged: any wait for it reports an error.
 TEST(GpuGroupEnds, NobodyReadsWhatHasNotCome) {
   const std::string text = error_of([] {
     each_rank(2, [](Rank& r) {
@@ -430,7 +429,7 @@ TEST(GpuGroupEnds, NobodyReadsWhatHasNotCome) {
   EXPECT_EQ(text, "rank 1 has had enough");
 }
 
-// --- The choice.
+// --- Selection of the group.
 
 TEST(GpuBackends, RanksThatShareAGpuGoThroughHostMemory) {
   const auto run = [](GpuBackend backend, bool share) {

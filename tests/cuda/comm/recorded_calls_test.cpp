@@ -1,4 +1,4 @@
-// Collectives that are recorded with the work between them and launched as a whole, by ranks that
+// Collectives that are recorded together with the work between them and launched as a whole. Ranks
 // are threads with a GPU each.
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ void each_rank(int ranks, const std::function<void(RecordingRank&)>& body) {
       20);
 }
 
-// A chain of calls, each of which needs what the one before gave.
+// A chain of calls, each of which needs the previous call's result.
 struct Chain {
   Tensor x, all, sum, part, moved;
 
@@ -69,7 +69,7 @@ struct Chain {
   std::vector<double> result() const { return to_doubles(moved); }
 };
 
-// Sums by NCCL, and in rank order: of all at once, and in slices.
+// Sums by NCCL, and in rank order, both at once and in slices.
 TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
   each_rank(2, [](RecordingRank& r) {
     for (const auto& [type, n] :
@@ -78,7 +78,7 @@ TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
       r.fill(eager.x, 1);
       eager.run(r);
       r.fill(recorded.x, 5);
-      recorded.run(r);  // makes what a first call makes
+      recorded.run(r);  // initializes like a first call
       std::unique_ptr<StreamRecording> recording = cuda_plugin().record(r.stream());
       recorded.run(r);
       const std::unique_ptr<RecordedWork> work = recording->finish();
@@ -87,14 +87,14 @@ TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
         work->queue();
         r.group.queued_again(r.stream(), "chain");
         EXPECT_EQ(recorded.result(), eager.result());
-        r.fill(eager.x, 1);  // calls of both kinds take turns
+        r.fill(eager.x, 1);  // alternates calls of both kinds
         eager.run(r);
       }
     }
   });
 }
 
-// What was begun in one recording may be waited for in the next one.
+// A call that begins in one recording may be waited for in the next.
 TEST(RecordedCalls, ThatAreOverNeedNoWaiting) {
   each_rank(2, [](RecordingRank& r) {
     const Tensor x = r.empty(512, DType::f32), out = r.empty(512, DType::f32);
@@ -115,7 +115,7 @@ TEST(RecordedCalls, ThatAreOverNeedNoWaiting) {
   });
 }
 
-// NCCL asks that ranks record together, and launch parts of one recording.
+// NCCL requires that all ranks record together and launch parts of the same recording.
 TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
   const auto differ = [&](RecordingRank& r) {
     const Chain chain(r, 64, DType::f32);
@@ -143,7 +143,7 @@ TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
   EXPECT_NE(output.find("recorded 1"), std::string::npos) << output;
 }
 
-// Messages are copied and sent by others: they are not recorded.
+// Messages are copied and sent by other threads, so they are not recorded.
 TEST(RecordedCalls, AreNoMessages) {
   each_rank(2, [](RecordingRank& r) {
     const Tensor x = r.empty(4, DType::f32);

@@ -1,5 +1,5 @@
-// An engine on CUDA draws on the device: what the host would draw, of which tokens and losses alone
-// are copied.
+// An engine on CUDA samples on the device: it draws the same tokens as the host, and copies only
+// tokens and losses.
 #include "inference/engine.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class CudaEngine : public ::testing::Test {
   CudaEngine() : stage_(model().build(runtime_, DType::f32, 1)) {
     models::initialize(*stage_, 7, runtime_.stream());
   }
-  // From a device to the host so far, in bytes.
+  // Bytes copied from a device to the host so far.
   static int64_t to_host() {
     return reinterpret_cast<int64_t (*)(const char*)>(cuda_symbol("shim_alive"))("to host");
   }
@@ -59,7 +59,7 @@ std::vector<Request> requests() {
   return all;
 }
 
-// Those whose alternatives are wanted are drawn on the host.
+// Rows that need alternatives are sampled on the host.
 TEST_F(CudaEngine, DrawsOnTheDeviceWhatTheHostDraws) {
   std::vector<Request> here = requests(), there = requests();
   for (Request& r : there) r.logprobs = 1;
@@ -77,7 +77,7 @@ TEST_F(CudaEngine, DrawsOnTheDeviceWhatTheHostDraws) {
   }
 }
 
-// Includes rows of padding.
+// The copied rows include padding.
 TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
   const auto step_bytes = [&](std::span<const SamplingOptions> options) {
     Engine engine(*stage_, runtime_, {.max_requests = 4, .max_tokens = 16});
@@ -91,7 +91,8 @@ TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
   };
   const std::vector<SamplingOptions> three = {{.temperature = 0}, {.top_k = 5}, {.top_p = 0.7}};
   EXPECT_EQ(step_bytes(three), 4 * 8);
-  // Logits of the row that the host draws, and the losses of a second call for all rows.
+  // Copies the logits of the row that the host samples, and the losses of a second call for all
+  // rows.
   const std::vector<SamplingOptions> mixed = {{.temperature = 0}, {.repetition_penalty = 1.5}};
   EXPECT_EQ(step_bytes(mixed), 2 * 8 + kVocabulary * 4 + 2 * 4);
 }

@@ -1,4 +1,4 @@
-// Passes of one token a text that are launched as CUDA graphs have every bit of those that are not.
+// Passes with one token per text, launched as CUDA graphs, are bit-identical to eager passes.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,14 +25,14 @@ using inference::RequestId;
 using inference::RequestUpdate;
 using inference::Statistics;
 
-// Before CUDA is asked for.
+// Set before the first call of CUDA.
 [[maybe_unused]] const int kDevices = ::setenv("CUDA_SHIM_DEVICES", "2", 1);
 
 constexpr int64_t kGraphVocabulary = 53;
 using Numbers = std::map<RequestId, std::vector<double>>;
 
 struct Outcome {
-  Numbers numbers;  // of each request
+  Numbers numbers;  // per request
   Statistics statistics;
 };
 
@@ -60,7 +60,7 @@ class Collected {
   std::map<RequestId, Generation> of_;
 };
 
-// Prompts that begin like others, of many lengths; drawn greedily, by the device, and by the host.
+// Prompts of many lengths that share prefixes; sampled greedily, on the device, and on the host.
 Request graph_request(uint64_t number) {
   Tokens prompt =
       random_tokens(static_cast<int64_t>(number * 29 % 70), kGraphVocabulary, number % 3);
@@ -76,7 +76,7 @@ Request graph_request(uint64_t number) {
   return r;
 }
 
-// Texts that come at random moments, of which some are cancelled.
+// Submits texts at random moments and cancels some of them.
 Outcome traffic(const models::Stage& stage, Runtime& runtime, EngineOptions options,
                 const EngineRanks& ranks = {}) {
   std::mt19937_64 random(5);
@@ -113,7 +113,7 @@ class DecodeGraphs : public ::testing::Test {
 
 class DecodeGraphsOfType : public DecodeGraphs, public ::testing::WithParamInterface<DType> {};
 
-// As many texts as fill no power of two, so that most passes have rows of padding.
+// The number of texts is not a power of two, so that most passes have rows of padding.
 TEST_P(DecodeGraphsOfType, HaveTheBitsOfPassesWithoutThem) {
   const auto stage = stage_of(models::model_from_flags(windowed(), 0), runtime_, GetParam());
   EngineOptions options{.max_requests = 5, .max_tokens = 40, .block_size = 32};
@@ -127,8 +127,8 @@ TEST_P(DecodeGraphsOfType, HaveTheBitsOfPassesWithoutThem) {
   EXPECT_EQ(eager.statistics.graph_launches, 0);
   EXPECT_EQ(eager.statistics.graphs_recorded, 0);
   EXPECT_EQ(eager.statistics.graph_bytes, 0);
-  // The products of this device have a row's bits whatever the number of rows: so rows of padding
-  // change nothing.
+  // On this device the bits of a row do not depend on the number of rows, so padding changes
+  // nothing.
   for (const auto& [id, numbers] : graphs.numbers) {
     if (id % 2 == 0) continue;  // cancelled
     const Request alone = graph_request(id / 2);
@@ -141,7 +141,7 @@ TEST_P(DecodeGraphsOfType, HaveTheBitsOfPassesWithoutThem) {
 INSTANTIATE_TEST_SUITE_P(Types, DecodeGraphsOfType, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-// The first pass of a shape is run eagerly, the second one is recorded.
+// The first pass of a shape runs eagerly, and the second is recorded.
 TEST_F(DecodeGraphs, AreRecordedOnceAShape) {
   const auto stage = stage_of(models::model_from_flags(windowed(), 0), runtime_, DType::f32);
   Engine engine(*stage, runtime_, {.max_requests = 4, .max_tokens = 64});
@@ -152,7 +152,7 @@ TEST_F(DecodeGraphs, AreRecordedOnceAShape) {
     all.finish(engine);
     return engine.statistics();
   };
-  const Statistics first = three_texts(6);  // the first token is of the prompt's pass
+  const Statistics first = three_texts(6);  // the prompt's pass yields the first token
   EXPECT_EQ(first.graphs_recorded, 1);
   EXPECT_EQ(first.graph_launches, 4);
   EXPECT_GE(first.graph_bytes, 4 * kGraphVocabulary * 4) << "the logits at least";
@@ -165,7 +165,7 @@ TEST_F(DecodeGraphs, AreRecordedOnceAShape) {
   EXPECT_EQ(engine.statistics().graph_launches, 4 + 5 + 4);
 }
 
-// Block tables become wider where texts grow.
+// Block tables become wider as texts grow.
 TEST_F(DecodeGraphs, FollowTextsAsTheyGrow) {
   models::ModelFlags flags = llama_shape(1, 32, 2, 1, kGraphVocabulary, 512);
   flags.init_method_std = 0.3;
@@ -182,13 +182,13 @@ TEST_F(DecodeGraphs, FollowTextsAsTheyGrow) {
   const Outcome graphs = run(16);
   EXPECT_EQ(graphs.statistics.graphs_recorded, 3);  // two widths of two texts, and of one
   EXPECT_EQ(graphs.numbers, run(0).numbers);
-  // Fewer numbers of rows: the text alone is padded to two.
+  // With fewer row counts, a single text is padded to two rows.
   const Outcome one_count = run(1);
   EXPECT_EQ(one_count.statistics.graphs_recorded, 2);
   EXPECT_EQ(one_count.numbers, graphs.numbers);
 }
 
-// Texts whose pages are given to others and which are read anew, into other pages.
+// The pages of some texts are given to others, and these texts are read again into other pages.
 TEST_F(DecodeGraphs, FollowTextsToOtherPages) {
   models::ModelFlags flags = llama_shape(1, 32, 2, 1, kGraphVocabulary, 128);
   flags.init_method_std = 0.3;
@@ -230,8 +230,8 @@ TEST_F(DecodeGraphs, AreRecordedAnewWithOtherWeights) {
   EXPECT_EQ(graphs.numbers, run(0).numbers);
 }
 
-// Tables of rotary angles that are made anew for each length: a text whose prompt is in the cache
-// is read by a pass of one token, with the angles of a length that others had in between.
+// The rotary table depends on the length: a text whose prompt is in the cache is read by a pass of
+// one token, after other texts have used the angles of another length.
 TEST_F(DecodeGraphs, LeaveOutAnglesThatDependOnTheLength) {
   const models::Model model = models::model_from_config_json(
       Json::read(std::string(MEGATRON_GOLDEN) + "/hf/llama_dynamic/config.json"));
@@ -276,7 +276,7 @@ Outcome tensor_parallel(comm::GpuBackend backend, int64_t graphs) {
   return outcome;
 }
 
-// Calls of NCCL are part of a graph; those through host memory are not.
+// NCCL calls are part of a graph; calls through host memory are not.
 TEST(DecodeGraphsOfRanks, HaveTheBitsOfPassesWithoutThem) {
   const Outcome graphs = tensor_parallel(comm::GpuBackend::nccl, 16);
   EXPECT_GT(graphs.statistics.graph_launches, 10);

@@ -1,4 +1,4 @@
-// Parameters of a GPU are drawn there: the same bits as on the CPU.
+// A GPU's parameters are drawn on the GPU, with the same bits as on the CPU.
 #include <gtest/gtest.h>
 
 #include "parallel/placement.h"

@@ -1,5 +1,5 @@
-// What the optimizer asks a GPU for in a step: launches whose number does not grow with that of the
-// parameters, with the bits of a call for each.
+// The optimizer's launches on a GPU in a step: their number does not grow with the number of
+// parameters, and the bits equal those of a call per parameter.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ void fill(Tensor& t, size_t seed) {
   copy_from(t, std::span<const double>(values));
 }
 
-// Parameters of many sizes between embedding and output, and one of an embedding.
+// Parameters of many sizes between embedding and output, and the parameter of an embedding.
 class Shards {
  public:
   Shards(int count, DType type, Runtime& runtime) : placed_(static_cast<size_t>(count)) {
@@ -59,10 +59,10 @@ class Shards {
 
 struct Result {
   std::vector<std::vector<double>> bits;           // values, states and the norms
-  int64_t launches = 0, updates = 0, squares = 0;  // of one step
+  int64_t launches = 0, updates = 0, squares = 0;  // in one step
 };
 
-// watched: every call by itself.
+// watched: makes every call separately.
 Result run(int count, DType type, const OptimizerConfig& config, int64_t window, bool watched) {
   Runtime runtime({DeviceKind::cuda}, 1);
   Shards shards(count, type, runtime);
@@ -109,7 +109,7 @@ TEST_P(OptimizerLaunches, AreAsManyForAnyNumberOfParameters) {
   EXPECT_EQ(many.updates, c.updates);
   EXPECT_EQ(many.squares, 1);
   EXPECT_EQ(many.launches, few.launches);
-  // Fills of six scalars, the squares, the norm from them, the updates.
+  // Fills of six scalars, the squares, the norm computed from them, and the updates.
   EXPECT_EQ(many.launches, 8 + c.updates);
   EXPECT_GE(single.updates, 40);
   EXPECT_EQ(single.squares, 40);
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"LionBf16", DType::bf16, {.method = Method::lion}}),
     [](const auto& info) { return info.param.name; });
 
-// A launch for the squares of each window of blocks.
+// One launch computes the squares of each window of blocks.
 TEST(NormLaunches, AreOneAWindowOfBlocks) {
   const Result one = run(40, DType::f32, {}, 1 << 10, false);
   const Result many = run(40, DType::f32, {}, 16, false);

@@ -1,5 +1,5 @@
-// The output layer with more tokens than a chunk of logits has rows: how CUDA cuts them, and what
-// is planned of it.
+// The output layer with more tokens than a chunk of logits has rows: how CUDA splits them, and what
+// is planned for it.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kTokens = 2100, kVocabulary = 70, kWidth = 16;
 
-// Shapes of a, of every product.
+// Records the shape of `a` in every product.
 class Products final : public kernels::Observer {
  public:
   void after(const kernels::Call& call) override {
@@ -43,15 +43,15 @@ struct Head {
   int64_t scratch = 0;
 };
 
-// So far.
+// Number so far.
 int64_t misaligned_products() {
   return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_misaligned_products"))();
 }
 
 enum class Values { losses, log_probabilities };
 
-// Output head over this rank's rows of the vocabulary. Its log-probabilities get the gradient that
-// makes them the objective of the losses.
+// Output head over this rank's rows of the vocabulary. Its log-probabilities receive the gradient
+// with which they are the objective of the losses.
 Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double soft_cap = 0,
           Values values = Values::losses) {
   const TensorParallel tp{.group = group};
@@ -99,7 +99,8 @@ Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double sof
   return out;
 }
 
-// Logits, gradient of x, gradient of the weight; whatever part of the vocabulary a rank has.
+// Shapes of the logits, the gradient of x and the gradient of the weight, for any share of the
+// vocabulary.
 std::vector<Shape> in_chunks_of_1024(int64_t vocabulary) {
   std::vector<Shape> shapes;
   for (const int64_t rows : {1024, 1024, 52})
@@ -168,7 +169,7 @@ TEST(CudaOutputHead, HasRowsOfLogitsThatBeginAt16Bytes) {
   }
 }
 
-// Rows of 18 and of 16.
+// The ranks have 18 and 16 rows.
 TEST(CudaOutputHead, HasThemOnTensorParallelRanksToo) {
   Runtime cpu({DeviceKind::cpu, 0}, 1);
   const Head whole = head(cpu, DType::f32);
@@ -188,7 +189,7 @@ TEST(CudaOutputHead, HasThemOnTensorParallelRanksToo) {
   EXPECT_EQ(misaligned_products(), before);
 }
 
-// What fits: 2^28 logits.
+// The limit is 2^28 logits.
 TEST(CudaOutputHead, HasFewerRowsForVeryLargeVocabularies) {
   const auto rows = [](int64_t vocabulary) {
     return ops::loss_chunk_rows(vocabulary, {.kind = DeviceKind::cuda});

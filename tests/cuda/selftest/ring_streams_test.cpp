@@ -1,4 +1,4 @@
-// The ring of context-parallel ranks with a GPU each: blocks travel on a stream of their own.
+// The ring of context-parallel ranks with a GPU each: blocks are sent on a separate stream.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,14 +23,14 @@ void hang(const char* text) {
   reinterpret_cast<Hang*>(cuda_symbol("shim_hang"))(text);
 }
 
-// True if the work before the event has ended, or ends while the device is looked at.
+// True if the work before the event has ended, or ends while it is polled.
 bool ends(const Event& event) {
   for (int look = 0; look < 100; ++look)
     if (event.reached()) return true;
   return false;
 }
 
-// Points of the stream after each call of attention.
+// Records an event of the stream after each call of attention.
 class AfterAttention final : public kernels::Observer {
  public:
   explicit AfterAttention(Stream& stream) : stream_(stream) { stream.watch(this); }

@@ -1,5 +1,5 @@
-// The checks that ship in the program, of CUDA's kernels, on the CUDA plugin that is compiled for
-// the CPU (tests/cuda_shim). A few of each kind: all of them are for a GPU (tools/gpu_check).
+// The program's built-in checks of CUDA's kernels, on the CUDA plugin compiled for the CPU
+// (tests/cuda_shim). Runs a few of each kind; tools/gpu_check runs all of them on a GPU.
 #include "selftest/selftest.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(CudaSelftest, RefusesWhatItDoesNotHave) {
   EXPECT_THROW(run({.real = true}, [](std::string_view) {}), Error);
 }
 
-// A gradient that is twice what it should be.
+// A gradient that is twice the correct one.
 TEST(CudaGradients, AreComparedWithTheReference) {
   Runtime runtime({DeviceKind::cuda}, 1);
   ops::GradientCase c = ops::gradient_cases().front();
@@ -84,7 +84,7 @@ TEST(CudaGradients, AreComparedWithTheReference) {
   EXPECT_NEAR(ops::gradient_distance(c, DType::f32, runtime).worst, 1, 1e-3);
 }
 
-// --- Ranks as threads that share one GPU, as the layout matrix has them.
+// --- Ranks as threads that share one GPU, as in the layout matrix.
 
 TensorMap gradients_of(const Layout& layout, const Environment& environment) {
   const TinyModel model = tiny_models().at(1);

@@ -1,6 +1,6 @@
-// What the program uses of cuBLASLt, with its names and values. Products are computed on the CPU in
-// the order of the stream (cublaslt.cpp), and calls that cuBLASLt refuses, or takes and does wrong,
-// are refused with its status codes.
+// The part of cuBLASLt that the program uses, with its names and values. Products are computed on
+// the CPU in stream order (cublaslt.cpp). Calls that cuBLASLt refuses, or accepts and computes
+// wrongly, are refused with its status codes.
 #pragma once
 
 #include <cuda_runtime.h>

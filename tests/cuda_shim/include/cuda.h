@@ -1,4 +1,4 @@
-// CUDA's driver on the CPU: types, and the functions that cudaGetDriverEntryPointByVersion gives.
+// CUDA's driver on the CPU: types, and the functions returned by cudaGetDriverEntryPointByVersion.
 // Names and numbers are CUDA's.
 #pragma once
 

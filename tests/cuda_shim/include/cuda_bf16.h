@@ -1,4 +1,4 @@
-// bfloat16 with CUDA's names: every operation is one of fp32, rounded to nearest, ties to even.
+// bfloat16 with CUDA's names. Every operation is computed in fp32 and rounded to nearest even.
 #pragma once
 
 #include "base/dtype.h"

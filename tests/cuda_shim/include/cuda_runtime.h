@@ -1,9 +1,9 @@
 // CUDA's runtime on the CPU, as far as src/*/cuda uses it. Names and numbers are CUDA's.
 //
-// A stream's work runs late: when the host waits for it (by a stream, an event, the device or a
-// call that waits by itself), or when another stream that has to run waits for its event. So a wait
-// that is missing gives wrong results every time. Misuse is the call's error, and a line of
-// shim_problems() (cuda_shim/control.h).
+// A stream's work is deferred until the host waits for it (by a stream, an event, the device or a
+// synchronous call), or another stream that must run waits for its event. A missing wait therefore
+// gives wrong results every time. Misuse makes the call fail and adds a line to shim_problems()
+// (cuda_shim/control.h).
 #pragma once
 
 #include <cstddef>
@@ -106,15 +106,15 @@ cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
-// A query never makes work run at once; one that is repeated does in the end.
+// A query never runs work immediately, but repeated queries do in the end.
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
-// Graphs: a stretch of a stream's work, and of those that wait for it, recorded instead of queued,
-// and then queued as a whole as often as one likes. What CUDA forbids meanwhile is an error and
-// spoils the recording; so is, here, a copy from pageable memory, which would be read when the
-// graph runs.
+// Graphs: part of a stream's work, and of streams that wait for it, is recorded instead of queued,
+// and can then be launched as a whole any number of times. What CUDA forbids during capture is an
+// error and invalidates the recording. Here this includes a copy from pageable memory, which would
+// be read when the graph runs.
 struct CUgraph_st;
 struct CUgraphExec_st;
 using cudaGraph_t = CUgraph_st*;
@@ -133,7 +133,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
-// Memory. New device memory is full of NaNs.
+// Memory. New device memory is filled with NaNs.
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
   cudaMemcpyHostToDevice = 1,

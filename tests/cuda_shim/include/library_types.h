@@ -1,4 +1,4 @@
-// CUDA's names of element types that its libraries compute with.
+// CUDA's names of the element types that its libraries use.
 #pragma once
 
 typedef enum cudaDataType_t {

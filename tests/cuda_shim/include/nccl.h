@@ -1,8 +1,8 @@
-// NCCL on the CPU, as far as src/comm/gpu/nccl uses it, for GPUs of one process and of several of
-// one host. Names and numbers are NCCL's. What a communicator that does not block is asked for is
-// in progress until ncclCommGetAsyncError says that it is not: before, it takes no other call, and
-// nothing is queued. Calls of one communicator come from one stream; data move when
-// that stream runs, and it stands still until the other ranks have come to the call.
+// NCCL on the CPU, as far as src/comm/gpu/nccl uses it, for GPUs of one or several processes on a
+// host. Names and numbers are NCCL's. A request to a non-blocking communicator stays in progress
+// until ncclCommGetAsyncError says otherwise; until then, the communicator accepts no other call
+// and nothing is queued. All calls of a communicator use one stream. Data moves when that stream
+// runs, and the stream waits until the other ranks have made the same call.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -46,20 +46,20 @@ enum ncclDataType_t {
 
 ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
-const char* ncclGetLastError(ncclComm_t comm);  // of the thread, comm may be null
+const char* ncclGetLastError(ncclComm_t comm);  // the thread's error; comm may be null
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 struct ncclConfig_t {
   int blocking;
 };
 #define NCCL_CONFIG_INITIALIZER {.blocking = 1}
-// Done when all ranks have come.
+// Completes when all ranks have joined.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config);
-// Done when all ranks have come, or have aborted theirs.
+// Completes when all ranks have called it or aborted.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-// Waits for the kernels of other communicators on the device that are under way.
+// Waits for other communicators' kernels in flight on the device.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 

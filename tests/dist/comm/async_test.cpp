@@ -129,8 +129,9 @@ TEST_P(Async, CallsRunInTheOrderInWhichTheyWereGiven) {
   });
 }
 
-// Seconds of calls on a link that delays each, overlapped with compute; those of the slowest rank.
-// The compute is a sleep: with less cores than ranks only that overlaps for certain.
+// Seconds that the slowest rank spends in calls on a link that delays each of them, overlapped with
+// compute. The compute is a sleep, because with fewer cores than ranks only a sleep is certain to
+// overlap.
 double seconds_overlapped(Group& world, Runtime& runtime, int calls, Milliseconds delay) {
   const auto group =
       comm::async(std::make_unique<Delaying>(world.split(0, world.rank(), world.size()), delay));
@@ -149,7 +150,7 @@ double seconds_overlapped(Group& world, Runtime& runtime, int calls, Millisecond
   return to_doubles(slowest)[0];
 }
 
-// Delays grow until they outweigh what a busy machine adds to each.
+// Delays grow until they outweigh the time that a busy machine adds to each call.
 TEST(BesideOverlap, TakesLessThanSeventyPercentOfTheSum) {
   constexpr int kCalls = 10;
   each_rank(2, [&](Group& world, Runtime& runtime) {

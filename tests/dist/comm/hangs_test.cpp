@@ -30,7 +30,7 @@ void reduce_ones(Group& group, Runtime& runtime, std::string_view call, int64_t 
   group.all_reduce(t, Reduce::sum, runtime.stream(), call).wait(runtime.stream());
 }
 
-// Error text with which ranks that are threads end.
+// Error text of ranks that are threads.
 std::string end_of(int ranks, const RankBody& body, double limit = kLimit) {
   const double start = now_seconds();
   std::string text = "(nothing was thrown)";

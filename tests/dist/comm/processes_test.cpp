@@ -150,7 +150,7 @@ TEST_F(ProcessesTest, WaitWithoutACore) {
   EXPECT_LT(computed, 0.25 * waited);
 }
 
-// Launchers of another MPI and of none. In a build without MPI, any MPI launcher.
+// Launchers of another MPI and of no MPI. In a build without MPI, any MPI launcher.
 TEST(Launcher, OfAnotherKindIsToldSo) {
   const std::string kind = MEGATRON_MPI;
   const std::string other =

@@ -282,7 +282,7 @@ TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
     star->end();
   });
   text = error_of([&] { comm::make_star(theirs, 1, 2, 5); });
-  comm::make_star(nobodys, 1, 2, 10)->end();  // names no run, and is accepted
+  comm::make_star(nobodys, 1, 2, 10)->end();  // accepted, because it names no run
   zero.join();
   EXPECT_NE(text.find("rank 0 belongs to the run 'SLURM_JOB_ID 71', but this process, rank 1, to "
                       "'SLURM_JOB_ID 72'"),

@@ -61,7 +61,7 @@ TEST(Waiting, ForARankIsLoggedAndTheRunGoesOn) {
                          "info the wait for rank 1 ended after "});
   const size_t notices = count(text, "has waited");
   EXPECT_GE(notices, 1u);
-  EXPECT_LE(notices, 6u) << text;  // of a hundred checks
+  EXPECT_LE(notices, 6u) << text;  // out of a hundred checks
   EXPECT_EQ(count(text, "ended after"), 1u) << text;
 }
 

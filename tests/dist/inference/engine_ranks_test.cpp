@@ -16,7 +16,7 @@ std::vector<Request> divided_requests(double temperature = 0.9) {
 }
 
 // Submits requests in random order and at random moments, cancels some, and uses a cache too small
-// for all of them. Results by number.
+// for all of them. Returns results by number.
 std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requests) {
   std::mt19937_64 random(1);
   std::vector<size_t> order(requests.size());

@@ -159,7 +159,7 @@ TEST(TensorParallelModel, OneKeyHeadAndDropout) {
   expect_any_layout_gives_the_same(config, {2, 4});
 }
 
-// Three ranks hold rows of the table, and the last holds none.
+// The first three ranks hold rows of the table, and the last holds none.
 TEST(TensorParallelModel, FewerTokensThanTheRanksCouldHold) {
   for (const bool untied : {false, true}) {
     testing::TinyConfig config = testing::tiny_llama(4, 4, untied);

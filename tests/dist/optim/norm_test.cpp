@@ -100,7 +100,7 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnStages) {
   });
 }
 
-// Shards of any size, down to nothing, on three ranks.
+// Shards of any size, including empty ones, on three ranks.
 TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
   const double expected = of_one_rank();
   for (int shift = 0; shift < 4; ++shift) {
@@ -143,7 +143,7 @@ TEST(GradientNorm, BitsDoNotDependOnTheWindow) {
   }
 }
 
-// Three slices, the first of which is on the last rank: the order is that within the parameter.
+// The first of three slices is on the last rank: the order is that within the parameter.
 TEST(GradientNorm, SlicesFollowOneAnotherAsInTheParameter) {
   constexpr int kRanks = 3;
   const Item items[] = {{"slice of 0", {4, 6000}}, {"slice of 1", {4, 6000}}, {"slice", {4, 5998}}};

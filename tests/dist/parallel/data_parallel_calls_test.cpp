@@ -130,7 +130,7 @@ TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
 
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
-// Every call takes a while before it begins.
+// Every call is delayed before it begins.
 class Delayed final : public Group {
  public:
   Delayed(std::unique_ptr<Group> group, Milliseconds delay)
@@ -188,7 +188,7 @@ double step_seconds(Sharding sharding, bool overlap, Milliseconds delay) {
   return seconds;
 }
 
-// Delays grow until they outweigh what a busy machine adds to each.
+// Delays grow until they outweigh the time that a busy machine adds to each call.
 TEST(DataParallelTime, CallsOverlapTheCompute) {
   for (const Sharding sharding : kShardings) {
     double share = 1;

@@ -57,7 +57,7 @@ inline std::vector<Setting> settings(std::vector<int> ranks = {2, 3, 4}) {
   return list;
 }
 
-// How the results of the ranks form the whole.
+// How the ranks' results combine into the whole.
 enum class How { same, rows, columns, sum };
 
 struct Result {
@@ -99,7 +99,7 @@ class Bench {
     copy_from(t, std::span<const int32_t>(values));
     return t;
   }
-  // Rows between the matrices.
+  // Rows of activations between the matrices.
   Tensor tokens(const std::string& name, Shape shape) {
     return rows(name, shape, tp.tokens(shape[0]));
   }

@@ -1,5 +1,5 @@
-// A feed-forward block in chunks of tokens, divided among tensor-parallel ranks: on each rank the
-// bits of its products without chunks.
+// A feed-forward block in chunks of tokens, divided among tensor-parallel ranks: each rank has the
+// same bits as without chunks.
 #include "parallel/feed_forward.h"
 
 #include <gtest/gtest.h>

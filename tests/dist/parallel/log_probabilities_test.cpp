@@ -13,11 +13,11 @@ namespace {
 
 constexpr double kUnread = std::numeric_limits<double>::quiet_NaN();
 
-// Every third of `tokens` tokens has no label, and between the rows of the others is an empty one.
+// Every third of `tokens` tokens has no label. One row without a token is between the others.
 struct Labelled {
   std::vector<int32_t> rows, labels;
   std::vector<int32_t> labels_of_all;             // -100: none
-  std::vector<double> gradients, weights_of_all;  // of each token; -gradient, 0 without a label
+  std::vector<double> gradients, weights_of_all;  // per token; weight: -gradient, 0 without a label
 
   Labelled(int64_t tokens, int64_t vocabulary) {
     for (int32_t t = 0; t < tokens; ++t) {
@@ -37,7 +37,7 @@ struct Labelled {
   }
 };
 
-// Same objective by both ops, which differ in rounding only.
+// Computes the same objective with both ops, which differ only in rounding.
 void compare_with_cross_entropy(Bench& b, int64_t count, int64_t vocabulary, double soft_cap) {
   const Labelled tokens(count, vocabulary);
   const Slice rows = b.share(vocabulary);
@@ -85,7 +85,7 @@ TEST(TokenLogProbabilities, OfCappedLogits) {
     expect_whole(s, [&](Bench& b) { compare_with_cross_entropy(b, 12, 10, 1.5); });
 }
 
-// More labelled tokens than a chunk has rows.
+// There are more labelled tokens than a chunk has rows.
 TEST(TokenLogProbabilities, InChunks) {
   for (const bool sequence : {false, true})
     expect_whole({.ranks = 4, .sequence = sequence, .device = DeviceKind::cpu},

@@ -66,7 +66,7 @@ class Products final : public kernels::Observer {
   Lines& lines_;
 };
 
-// Recorded lines of rank 0 of two. `group` and `async` are watched.
+// Recorded lines of rank 0 of two ranks. `group` and `async` are watched.
 template <class F>
 Lines lines_of(bool sequence, bool async, F&& body) {
   Lines of_first;
@@ -128,8 +128,8 @@ TEST(Overlap, WithoutASecondGroupEachCallIsWaitedForAtOnce) {
   EXPECT_EQ(column_lines(true, false, false)[1], "wait " + kAgain);
 }
 
-// One exchange a chunk; the sum of dx begins before the last chunk's gradient of the weight and is
-// waited for in backward.
+// One exchange per chunk. The sum of dx begins before the last chunk's gradient of the weight and
+// is waited for in backward.
 TEST(Overlap, LossExchangesOnceAChunk) {
   const Lines lines = lines_of(false, true, [](Bench& b, Lines& all) {
     constexpr int64_t kTokens = 4100;
@@ -155,7 +155,7 @@ TEST(Overlap, LossExchangesOnceAChunk) {
   EXPECT_EQ(lines, expected);
 }
 
-// Lines of rank 0 of three that pass keys and values around.
+// Recorded lines of rank 0 of three ranks that pass keys and values around a ring.
 Lines ring_lines() {
   constexpr int kRanks = 3;
   Lines of_first;
@@ -227,9 +227,9 @@ struct Traffic final : comm::TrafficListener {
   }
 };
 
-// A plan: ranks that do not exist, on meta. What a column and a row product send of T x H elements:
-// with divided tokens an all-gather and a reduce-scatter each way, and x once more; else two
-// all-reduces.
+// A plan on meta, with ranks that do not exist. Checks what a column and a row product send of T x
+// H elements: with divided tokens an all-gather and a reduce-scatter in each direction, and x once
+// more; otherwise two all-reduces.
 TEST(Overlap, VolumesOnMeta) {
   constexpr int64_t kTokens = 64, kHidden = 32;
   for (const bool sequence : {false, true}) {
@@ -277,8 +277,8 @@ Lines loss_calls(int ranks, int rank, int64_t tokens, int64_t vocabulary) {
   return traffic.calls;
 }
 
-// A chunk's rows follow from the largest share, also on ranks with less: of 16385 rows two ranks
-// have 8193 and 8192, for which chunks would have 4032 and 4096 tokens.
+// The rows of a chunk follow from the largest share, also on ranks with a smaller share: two ranks
+// have 8193 and 8192 of 16385 rows, for which chunks would have 4032 and 4096 tokens.
 TEST(Overlap, EveryRankCutsTheLossAlike) {
   const Lines first = loss_calls(2, 0, 10000, 16385);
   EXPECT_EQ(first.size(), 5u);  // x, three chunks, dx

@@ -301,7 +301,7 @@ class Calls final : public comm::TrafficListener {
   std::vector<std::string> made;
 };
 
-// On both ends, numbered by the chunk that made them.
+// Both ends name a message by the chunk that made it.
 TEST(Pipeline, MessagesHaveNames) {
   const PipelineShape shape{ScheduleKind::interleaved, 2, 2, 0};
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {

@@ -139,7 +139,7 @@ RanksOptions options_of(const Layout& layout, Sharding sharding = Sharding::none
   return options;
 }
 
-// Experts have other ranks as replicas than dense layers.
+// The replicas of experts are on other ranks than the replicas of dense layers.
 TEST(Ranks, ExpertsAreOnGroupsOfTheirOwn) {
   for (const Sharding sharding : {Sharding::none, Sharding::gradients}) {
     compare_groups(options_of({.ep = 2}, sharding), 4);

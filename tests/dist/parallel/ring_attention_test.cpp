@@ -1,6 +1,6 @@
 // The parts of attention's contract that context parallelism needs: two ranks with half of the
-// tokens each pass keys and values around a ring, and get the values and gradients of one rank with
-// all tokens.
+// tokens each pass keys and values around a ring. Their values and gradients equal those of one
+// rank with all tokens.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -215,7 +215,8 @@ TEST(TensorOps, VocabularyCrossEntropy) {
   }
 }
 
-// More tokens than a chunk. All ranks cut alike, including the one whose share is smaller.
+// There are more tokens than in a chunk. All ranks cut alike, including the one with the smaller
+// share.
 TEST(TensorOps, VocabularyCrossEntropyInChunks) {
   for (const bool sequence : {false, true}) {
     expect_whole({.ranks = 4, .sequence = sequence, .device = DeviceKind::cpu}, [](Bench& b) {

@@ -43,8 +43,9 @@ int place_of(const std::vector<int>& list, int rank) {
   return static_cast<int>(std::ranges::find(list, rank) - list.begin());
 }
 
-// Tokens of a micro-batch that pass a rank's dense layers, and the part of them that it sends to
-// experts. If experts are divided among fewer ranks than dense matrices, each rank sends a share.
+// Tokens of a micro-batch that pass through a rank's dense layers, and the part of them that it
+// sends to experts. If experts are divided among fewer ranks than dense matrices, each rank sends a
+// share.
 struct Tokens {
   std::vector<int64_t> seen, sent;
 };

@@ -1,6 +1,6 @@
-// Sequences that context-parallel ranks divide although they have several documents, or a length
-// that cannot be divided: the loss and every gradient are those of the documents as sequences of
-// their own, and those without padding.
+// Context-parallel ranks divide sequences that have several documents, or a length that cannot be
+// divided evenly. The loss and every gradient equal those of the documents as separate sequences,
+// and those without padding.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using parallel::ContextExchange;
 
 constexpr int64_t kRowTokens = 24;
 
-// Two sequences with documents of one token, of fewer tokens than chunks, and of lengths that no
-// number of chunks divides.
+// Two sequences whose documents have one token, fewer tokens than there are chunks, or a length
+// that no number of chunks divides.
 corpus::HostBatch packed(const models::Model& model) {
   const std::vector<std::vector<int64_t>> lengths = {{1, 13, 3, 7}, {5, 1, 1, 17}};
   corpus::HostBatch batch = random_batch(model, 0, std::ssize(lengths), kRowTokens);
@@ -70,14 +70,13 @@ Results results_of(const models::Model& model, const Layout& layout, const Batch
     trained.step.begin({.method = optim::Method::sgd});
     Batches batches = whole;
     for (corpus::HostBatch& batch : batches)
-      corpus::keep_tokens(batch,
-                          trained.ranks.tokens(batch.layout.sequences, batch.layout.length));
+      corpus::keep_tokens(batch, trained.ranks.tokens(batch.layout.sequences, batch.layout.length));
     double divisor = 1;
     const training::StepReport step = trained.step.accumulate(batches, divisor);
     gathered.add(
         trained.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
-    const Tensor observed = Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64,
-                                          "observed");
+    const Tensor observed =
+        Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64, "observed");
     double sum = 0;
     for (const nn::ModuleState* state : trained.step.states())
       for (const double value : to_doubles(state->observed)) sum += value;
@@ -129,7 +128,7 @@ TEST(PackedDocuments, AreTheDocumentsAlone) {
   }
 }
 
-// No loss or capacity of the experts counts a sequence, of which each document would be one.
+// The experts' losses and capacities do not count sequences, since here each document would be one.
 TEST(PackedDocuments, AreTheDocumentsAloneWithExperts) {
   models::ModelFlags flags = tiny_models()[1].flags;
   flags.moe.num_experts = 4;
@@ -143,7 +142,7 @@ TEST(PackedDocuments, AreTheDocumentsAloneWithExperts) {
   }
 }
 
-// The documents are confined: without their starts the gradients differ.
+// The documents are confined: if their starts are removed, the gradients differ.
 TEST(PackedDocuments, DoNotSeeEachOther) {
   const models::Model model = with_heads(tiny_models()[1].flags);
   corpus::HostBatch batch = packed(model);
@@ -187,7 +186,7 @@ TEST(Padding, IsInNoGradientAndNoCountOfExperts) {
   }
 }
 
-// Losses and capacities of experts, which would count padding, do not train on it.
+// Losses and capacities of experts would count padding, so such training is refused.
 TEST(Padding, IsRefusedWhereRoutersCountTokens) {
   for (void (*change)(models::MoeFlags&) :
        {+[](models::MoeFlags& m) { m.z_loss_coeff = 0.1; },

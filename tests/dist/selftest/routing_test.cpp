@@ -1,5 +1,5 @@
-// Load balancing and capacities over more tokens than those of one rank: in fp64, steps of other layouts equal
-// those of one rank.
+// Load balancing and capacities over more tokens than those of one rank: in fp64, steps of other
+// layouts equal those of one rank.
 #include "base/tolerances.h"
 #include "golden/selftest/support.h"
 #include "selftest/experiment.h"
@@ -85,7 +85,7 @@ TEST_P(Routing, DoesNotDependOnDataParallelRanks) {
                 {.tp = 2, .dp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 2}});
 }
 
-// The first step begins like the pass before it, which leaves no state behind.
+// The first step equals a pass made before it, because that pass leaves no state behind.
 TEST_P(Routing, BeginsEveryStepAnew) {
   const selftest::Outcome outcome = run({.micro_batch = 1});
   double squares = 0;

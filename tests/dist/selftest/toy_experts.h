@@ -1,6 +1,6 @@
-// Layers of experts and dense ones, with their gradients written out: a user of the groups of a
-// module (parallel/model_ranks.h) that has uneven counts, an expert without tokens, and replicas
-// that are other ranks for experts than for dense parameters.
+// Layers of experts and dense layers with explicit gradients. They use the groups of a module
+// (parallel/model_ranks.h) with uneven counts, an expert without tokens, and experts whose replicas
+// are on other ranks than those of dense parameters.
 #pragma once
 
 #include <memory>

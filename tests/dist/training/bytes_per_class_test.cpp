@@ -15,7 +15,7 @@ using parallel::Sharding;
 constexpr int64_t kHidden = 256, kFfn = 512, kLayers = 4, kVocabulary = 512, kLength = 16;
 // Matrix elements of one layer, and those that every tensor-parallel rank holds in full.
 constexpr int64_t kMatrices = 4 * kHidden * kHidden + 3 * kHidden * kFfn, kNorms = 2 * kHidden;
-constexpr int64_t kTable = kVocabulary * kHidden;  // of tokens, and as much of the output layer
+constexpr int64_t kTable = kVocabulary * kHidden;  // the output layer has as many
 // Buffer of sums of squares for the gradient norm. Its size is the same for all models.
 const int64_t kNorm = 8 * (1 + optim::OptimizerGroups().norm_window);
 constexpr int64_t kParameters = kLayers * (kMatrices + kNorms) + 2 * kTable + kHidden;

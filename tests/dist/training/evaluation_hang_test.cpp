@@ -72,7 +72,7 @@ void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits
       limits);
 }
 
-// The hang report when a rank comes too late.
+// The hang report if a rank comes too late.
 std::string report(const std::string& flags, const std::string& phase, int late) {
   try {
     run_late("--train-iters 1 " + flags, {.phase = phase, .late = late}, kLimit);
@@ -82,7 +82,7 @@ std::string report(const std::string& flags, const std::string& phase, int late)
   return "(nothing was thrown)";
 }
 
-// The log when a rank is late in a step and then continues.
+// The log if a rank is late in a step and then continues.
 std::string log_of(const std::string& phase, int64_t step) {
   ::testing::internal::CaptureStderr();
   run_late("--train-iters 2 --tensor-model-parallel-size 2",

@@ -1,5 +1,4 @@
-// Executes steps of a settled run on threads, and counts what each rank sends in attention and
-// needs.
+// Executes steps of a run on threads, and counts each rank's traffic in attention and its memory.
 #pragma once
 
 #include <array>
@@ -12,9 +11,9 @@
 namespace megatron::training {
 
 struct ExecutedRank {
-  plan::ContextExchange exchange;                 // in the last step
+  plan::ContextExchange exchange;                // in the last step
   std::array<int64_t, kMemoryClasses> memory{};  // high-water marks of the arenas
-  double loss = 0;                                // of the last step
+  double loss = 0;                               // loss of the last step
 };
 
 class ContextCounter final : public comm::TrafficListener {
@@ -71,8 +70,7 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
       world->barrier("end of the step");  // reports the calls of other threads
     }
     for (int i = 0; i < kMemoryClasses; ++i)
-      own.memory[static_cast<size_t>(i)] =
-          runtime.arena(static_cast<MemoryClass>(i)).high_water();
+      own.memory[static_cast<size_t>(i)] = runtime.arena(static_cast<MemoryClass>(i)).high_water();
   });
   return ranks;
 }

@@ -157,7 +157,7 @@ TEST_P(LayoutRun, EvaluatesWithoutTraining) {
   const double one = run(s).validation_loss,
                many = run(with_flags(s, GetParam().flags)).validation_loss;
   EXPECT_GT(one, 1);
-  EXPECT_NE(one, trained.validation_loss);  // of the first samples, not of the third evaluation's
+  EXPECT_NE(one, trained.validation_loss);  // evaluates other samples than the third evaluation
   EXPECT_LE(distance({many}, {one}), tolerance::kLayoutFp32);
 }
 

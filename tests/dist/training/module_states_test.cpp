@@ -150,7 +150,7 @@ TEST_F(ModuleStates, AreInAModelThatIsLoadedWhole) {
   EXPECT_EQ(to_doubles(whole->states()[0]->value()), states_in(saved).at("toy.seen"));
 }
 
-// Samples need all of them, and each rank has a part of the layers and of the counts.
+// Samples need all module states, and each rank holds a part of the layers and of the counts.
 TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
   const models::Model toy = testing::toy_model()(models::model_from_flags(deep_gpt2().shape, 16));
   comm::run_ranks(4, [&](comm::Group& world) {

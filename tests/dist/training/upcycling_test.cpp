@@ -73,7 +73,7 @@ TEST_F(UpcycledRuns, GoOnToTheBit) {
   const TrainResult second = run(s);         // and resumes it
   EXPECT_EQ(second.first_iteration, 1);
   for (const double loss : losses(second)) all.push_back(loss);
-  s = settings("parts", "--optimizer sgd --lr 0.1");  // as does one without the dense model
+  s = settings("parts", "--optimizer sgd --lr 0.1");  // one without the dense model resumes it too
   const models::ModelFlags shape = s.shape;
   s.shape = {};
   s.shape.hidden_dropout = shape.hidden_dropout;

@@ -1,4 +1,4 @@
-// The load of `megatron bench serve` on a server in this process.
+// `megatron bench serve` against a server that runs in this process.
 #include "bench/serve/load.h"
 
 #include "base/error.h"
@@ -83,7 +83,7 @@ TEST(Load, RefusalsAndFailuresAreCounted) {
   EXPECT_FALSE(times[1].started);
   while (served.server->counts().running > 0) std::this_thread::yield();
 
-  load.lengths = {{10, 1}, {10, 70'000}, {10, 1}};  // the second is more than it can read
+  load.lengths = {{10, 1}, {10, 70'000}, {10, 1}};  // the second prompt is too long
   load.seconds = 60;
   times = bench::run_load(load);
   EXPECT_EQ(times[0].ending, bench::Ending::complete);

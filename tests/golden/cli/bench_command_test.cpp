@@ -1,4 +1,4 @@
-// What `megatron bench step`, `kernels`, `parallel` and `serve` print, and refuse.
+// Output and refusals of `megatron bench step`, `kernels`, `parallel` and `serve`.
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -23,8 +23,7 @@ std::vector<Words> rows(const std::string& text, const std::string& first) {
   return found;
 }
 
-// One thread: two would wait for each other in every small product where the machine has other
-// work.
+// Uses one thread: on a busy machine, two would wait for each other in every small product.
 Words tiny_step(bool bf16) {
   Words words = {"bench",
                  "step",
@@ -52,14 +51,14 @@ Words tiny_step(bool bf16) {
   return words;
 }
 
-// Every product of the step stands in the floor's table, once a shape, and the others below it.
+// Every product of the step is in the floor's table, one row per shape, with the others below it.
 TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
   const Workplace place;
   const Outcome r = place.run(tiny_step(false));
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "own   plain  packed transposed    best")) << r.out;
   const std::vector<Words> products = rows(r.out, "gemm");
-  // y = x w^T, dx = dy w and dw = dy^T x of qkv, output, up, down and the logits: of two layers.
+  // y = x w^T, dx = dy w and dw = dy^T x for qkv, output, up, down and the logits of two layers.
   int64_t calls = 0;
   for (const Words& row : products) {
     ASSERT_GE(row.size(), 12u) << r.out;
@@ -114,7 +113,7 @@ TEST(BenchStep, PrintsJsonAlone) {
 
 TEST(BenchStep, PresetsAreModelsOfTheirNames) {
   const Workplace place;
-  // A flag wins over the preset, wherever it stands.
+  // A flag overrides the preset, wherever it stands on the command line.
   const Words less = {"--num-layers",
                       "1",
                       "--vocab-size",
@@ -127,7 +126,7 @@ TEST(BenchStep, PresetsAreModelsOfTheirNames) {
                       "--plan-runs",
                       "0"};
   const std::pair<std::string, std::string> presets[] = {
-      // 500 x 768 + 16 x 768 + 2 norms and a last one + 12 x 768^2 + biases
+      // 500 x 768 + 16 x 768 + 2 norms and the final norm + 12 x 768^2 + biases
       {"gpt2-124m", "7485696 parameters"},
       // 2 x 500 x 768 + norms + 768 x (1280 + 768 + 3 x 3072)
       {"llama-160m", "9421056 parameters"}};
@@ -141,7 +140,7 @@ TEST(BenchStep, PresetsAreModelsOfTheirNames) {
   }
 }
 
-// A step that is left out makes no update, so its time is not that of a step.
+// A skipped step makes no update, so its time is not the time of a step.
 TEST(BenchStep, TimesOnlyStepsThatWereMade) {
   const Workplace place;
   const auto with = [](Words more) {

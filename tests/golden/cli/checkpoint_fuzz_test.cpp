@@ -1,5 +1,5 @@
-// Every file of a checkpoint, spoiled in every way, under the program's commands: no signal, a
-// message that says what is wrong, and what a run falls back on.
+// Damages every file of a checkpoint in every way and runs the program's commands on it: none dies
+// of a signal, the message says what is wrong, and a run falls back to an older checkpoint.
 #include <algorithm>
 #include <functional>
 
@@ -54,7 +54,7 @@ class SpoiledCheckpoint : public ::testing::Test {
     write_file(place_ / "text.txt", "Hello there, world. Once more.\n");
   }
 
-  // Ends with one of `codes` and a message.
+  // Expects the program to end with one of `codes` and to print a message.
   Outcome run(const Words& arguments, const std::vector<int>& codes, const std::string& what) {
     ++runs_;
     const Outcome r = place_.run(arguments);
@@ -68,7 +68,7 @@ class SpoiledCheckpoint : public ::testing::Test {
     return r;
   }
 
-  // Calls `check` with the file spoiled in each way; it is put back after each.
+  // Calls `check` with the file damaged in each way; the file is restored after each call.
   void spoil(const std::string& file, const std::function<void(const std::string& what)>& check) {
     const std::string path = place_ / file, bytes = read_file(path);
     for (const Mutation& mutation : mutations()) {
@@ -105,7 +105,7 @@ TEST_F(SpoiledCheckpoint, IsToldAndTheOneBeforeIsTaken) {
         run({"inspect", last}, {0, 2}, what);
         run({"eval", "--load", last, "--input", "text.txt", "--threads", "1"}, {0, 2}, what);
       }
-      if (++cases % 3 != 0) return;  // another way for each file
+      if (++cases % 3 != 0) return;  // resumes after every third damage
       const Outcome resumed = run(resume, {0}, what);
       EXPECT_NE(resumed.err.find("iter_0000002"), std::string::npos) << what << resumed.err;
       EXPECT_NE(resumed.err.find("iter_0000001"), std::string::npos) << what << resumed.err;

@@ -1,4 +1,4 @@
-// Pages of docs/ whose commands run as they stand.
+// Pages of docs/ whose commands run exactly as written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Everything indented by four spaces, with `from` replaced by `to`.
+// Returns all lines indented by four spaces, with `from` replaced by `to`.
 std::string commands_of(const std::string& page, const std::string& from, const std::string& to) {
   std::string commands;
   for (size_t at = 0; at < page.size();) {
@@ -24,7 +24,7 @@ std::string commands_of(const std::string& page, const std::string& from, const 
   return commands;
 }
 
-// What all commands of a page say, run one after the other in place/walk.
+// Runs all commands of a page one after the other in place/walk and returns their output.
 std::string run_page(const std::string& name, const Workplace& place) {
   const std::string page = read_file(MEGATRON_TEST_SOURCES "/../docs/" + name);
   write_file(place / "page.sh", commands_of(page, "/tmp/walk", place / "walk"));

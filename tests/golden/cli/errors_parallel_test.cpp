@@ -1,5 +1,5 @@
-// Layouts that cannot be: each is refused before the first step with exit code 2 and a text that
-// has the value, the limit and the flag to change, by `train` and by `plan` alike.
+// Impossible layouts: `train` and `plan` both refuse each of them before the first step, with exit
+// code 2 and a text that names the value, the limit and the flag to change.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ TEST_F(BadLayout, Chunks) {
           {"9 micro-batches", "groups of 4", "a last group of 1"});
   refused(two + chunks + "2 --microbatch-group-size-per-virtual-pipeline-stage 9",
           {"is 9, but there are 2 pipeline stages", "8 micro-batches per step"});
-  // Only the second batch size of the run does not fit.
+  // Only the run's second batch size does not fit.
   refused(two + chunks + "2 --rampup-batch-size 2 1 8",
           {"3 micro-batches", "a last group of 1", "from sample 2 on", "--rampup-batch-size"});
 }
@@ -125,7 +125,7 @@ TEST_F(BadLayout, LayersOfTheEnds) {
   refused(two + "--account-for-loss-in-pipeline-split " + first + "6", {"cannot be combined with"});
 }
 
-// The text names the character.
+// The error names the character and its position.
 TEST_F(BadLayout, Letters) {
   const std::pair<std::string, std::string> bad[] = {
       {"t*6E|t*6L", "'t' at character 1: the embedding, E, must come first"},
@@ -262,7 +262,7 @@ TEST_F(BadLayout, Experts) {
   refused(experts + "--moe-expert-capacity-factor inf", {"'inf'", "give a finite number"});
 }
 
-// Dropless: they do nothing, which is said.
+// Without a capacity, flags that depend on one do nothing, and the run says so.
 TEST_F(BadLayout, CapacityThatThereIsNot) {
   const std::string factor = "--moe-expert-capacity-factor";
   const auto noted = [&](const std::string& flags, const std::string& note) {

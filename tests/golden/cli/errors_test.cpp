@@ -1,5 +1,5 @@
-// What a user can get wrong: exit code 2, a message with the value, the limit or the flag, and
-// nothing half-written.
+// User errors: exit code 2, a message with the value, the limit or the flag, and no half-written
+// output.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-// Flags given later count.
+// Shared by the runs below; flags given later override these.
 const Words kShape = {
     "train", "--num-layers", "1",    "--hidden-size",      "16", "--num-attention-heads",
     "2",     "--seq-length", "16",   "--micro-batch-size", "1",  "--train-iters",
@@ -20,8 +20,8 @@ const Words kMock = with(kShape, {"--mock-data", "--vocab-size", "100"});
 
 class BadInput : public ::testing::Test {
  protected:
-  // The run is refused, says all of `parts`, and leaves the folder as it was, but for what it
-  // keeps of a data set.
+  // Expects the run to be refused with a message that has all of `parts`, and the folder to be
+  // unchanged except for files cached for a data set.
   void refused(const Words& arguments, const Words& parts) {
     const auto before = place_.listing();
     const Outcome r = place_.run(arguments);
@@ -43,7 +43,7 @@ class BadInput : public ::testing::Test {
     return path;
   }
 
-  // bin and idx of a data set of 198 documents with ids below 2048.
+  // Writes the .bin and .idx of a data set of 198 documents with ids below 2048.
   std::string data_set() {
     for (const char* suffix : {".bin", ".idx"})
       fs::copy(vectors(kData + suffix), place_ / ("data" + std::string(suffix)));
@@ -202,7 +202,7 @@ TEST_F(BadInput, ModelDirectories) {
     write_file(changed + config, other.replace(at, from.size(), to));
   };
   with_config("\"num_hidden_layers\": ", "\"num_hidden_layers\": 1");
-  eval(changed, {"model.layers."});  // tensors that are missing
+  eval(changed, {"model.layers."});  // missing tensors
   with_config("\"model_type\": \"llama\"", "\"model_type\": \"mamba\"");
   eval(changed, {"mamba", "llama", "gpt2"});
   with_config("\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"");

@@ -12,7 +12,7 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-// The model hf/llama knows ids below 160, which the null tokenizer reads from the text.
+// The model hf/llama has a vocabulary of 160; the null tokenizer reads the ids from the text.
 class Eval : public ::testing::Test {
  protected:
   Eval() {
@@ -98,7 +98,7 @@ TEST_F(Eval, TokenFilesByDocument) {
     EXPECT_EQ(data[d]["sum"].as_number(), text[d]["sum"].as_number());
     EXPECT_FALSE(data[d].contains("bytes"));
   }
-  // The samples of the set, end to end.
+  // Evaluates the samples of the set one after the other.
   expect(0,
          with(kEval, {"--test-data-path", "data_text_document", "--eval-set", "test",
                       "--seq-length", "16"}),
@@ -124,7 +124,7 @@ TEST_F(Eval, NothingIsHalfWritten) {
   expect(2, with(kText, {"--mock-data"}), {"--input text.jsonl"});
 }
 
-// The weights and what lies next to them are those that were written; the optimizer is not needed.
+// Evaluation needs undamaged weights and the files next to them, but not the optimizer state.
 TEST_F(Eval, DamagedCheckpointsAreRefused) {
   make_tiny_run(place_);
   const std::string folder = "run/iter_0000002/";

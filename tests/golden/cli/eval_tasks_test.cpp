@@ -1,4 +1,4 @@
-// `megatron eval --tasks`: tables, lines of examples, runs that are killed, flags that are refused.
+// `megatron eval --tasks`: its tables, files of per-example lines, killed runs and refused flags.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace megatron::testing {
 namespace {
 
-// A model that knows nothing, made once.
+// An untrained model, made once for all tests.
 class EvalTasks : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -78,7 +78,7 @@ TEST_F(EvalTasks, TableAndJson) {
   EXPECT_TRUE(one["tasks"]["mmlu"]["acc_stderr"].is_null());
 }
 
-// Beginnings of a sentence, and true ones among choices, as continuations one by one.
+// Partial contexts and several true choices, against continuations scored one by one.
 TEST_F(EvalTasks, PublishedChoices) {
   const auto evaluate = [](const Words& tasks) {
     run(with({"--output", "answers.jsonl", "--tasks"}, tasks));
@@ -105,7 +105,7 @@ TEST_F(EvalTasks, PublishedChoices) {
   ASSERT_EQ(two.size(), 12u);
   EXPECT_EQ(two[6]["task"].as_string(), "truthfulqa_mc2");
   const Json::Array& first = two[0]["loglikelihoods"].as_array();
-  const Json::Array& second = two[6]["loglikelihoods"].as_array();  // has another one in between
+  const Json::Array& second = two[6]["loglikelihoods"].as_array();  // has one more in between
   EXPECT_EQ(first, (Json::Array{second[0], second[2], second[3]}));
   double all = 0, right = 0;
   for (size_t i = 0; i < 4; ++i) {
@@ -117,7 +117,7 @@ TEST_F(EvalTasks, PublishedChoices) {
   expect_contains(shots.err, {"truthfulqa_mc1: --num-fewshot has no effect"});
 }
 
-// Neither the batch nor the cache changes a bit.
+// Neither the batch size nor the cache changes a bit.
 TEST_F(EvalTasks, LinesOfExamples) {
   const Words flags = with(all(), {"--limit", "4", "--num-fewshot", "2", "--output"});
   run(with(flags, {"a.jsonl"}));
@@ -175,7 +175,7 @@ TEST_F(EvalTasks, GoesOnAfterAKill) {
 TEST_F(EvalTasks, OtherSettingsAreNoSecondHalf) {
   write_file(*place_ / "task.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"c d\"}\n");
   const Words flags = {"--tasks", "task.jsonl", "--output", "half.jsonl"};
-  // As an earlier run left it.
+  // The partial file that a killed run leaves behind.
   write_file(*place_ / "half.jsonl.partial",
              R"({"settings of the lines below": {"--bf16": true}})"
              "\n"

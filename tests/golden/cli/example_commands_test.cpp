@@ -1,7 +1,7 @@
-// Command lines that Megatron-LM's examples and documents show. Each is taken as it stands but for
-// the program's name; what is refused is refused by name, all at once, and with it left out the
-// rest is checked and planned, by the program itself, too. Two lists say what is refused: kLayout,
-// of flags that divide a run, and kOthers; docs/configuration.md has them.
+// Command lines from Megatron-LM's examples and documents, taken as they are except for the
+// program's name. All refused flags are named at once; without them the program itself checks and
+// plans the rest. Two lists name the refused flags: kLayout has those that divide a run and kOthers
+// the others; docs/configuration.md has both.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,17 +19,17 @@ namespace {
 using testing::Outcome;
 using testing::Workplace;
 
-// Refused on some line, since no code serves them yet.
+// Flags that divide a run, are refused in some example, and are not implemented yet.
 const std::set<std::string> kLayout = {};
 const std::set<std::string> kOthers = {"--fp8-format", "--fp8-param-gather",
                                        "--fp8-amax-history-len", "--fp8-amax-compute-algo"};
 
 struct Example {
   std::string name;
-  std::string flags;              // words apart by spaces
-  std::set<std::string> refused;  // flags that no code serves yet, of one of the lists
-  double parameters = 0;          // of the model; vocabularies are not padded here
-  int64_t ranks = 0;              // that the example's machines have
+  std::string flags;              // words separated by spaces
+  std::set<std::string> refused;  // unimplemented flags, each in one of the two lists
+  double parameters = 0;          // parameters of the model, vocabulary not padded
+  int64_t ranks = 0;              // number of ranks on the example's machines
   int stages = 1;
 };
 
@@ -68,7 +68,7 @@ const Example kGpt3Small = {
     24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 2048 + 2) * 1024,
     8};
 
-// examples/pretrain_gpt.sh of 2023, with a spelling of its time.
+// examples/pretrain_gpt.sh of 2023, with an option spelled as it was then.
 const Example kGpt345 = {
     "GPT 345M",
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
@@ -82,8 +82,8 @@ const Example kGpt345 = {
     24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 1024 + 2) * 1024,
     1};
 
-// examples/llama/train_llama3_8b_h100_fp8.sh with its mock data; the quotes are the shell's, which
-// keeps them.
+// examples/llama/train_llama3_8b_h100_fp8.sh with its mock data. The quotes are part of the words,
+// because the script's shell keeps them.
 const Example kLlama8b = {
     "Llama 3 8B",
     "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
@@ -114,7 +114,7 @@ const Example kLlama8b = {
         2.0 * 128256 * 4096 + 2 * 4096,
     8};
 
-// The journey from data to a trained model, on 8 GPUs.
+// From raw data to a trained model, on 8 GPUs.
 const Example kJourney = {
     "Llama-style 2B",
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel "
@@ -147,7 +147,7 @@ Arguments words_of(const std::string& text) {
   return words;
 }
 
-// Flags at the beginning of an Error's lines.
+// Returns the flags at the start of an Error's lines.
 std::set<std::string> flags_of_lines(const std::string& text) {
   std::set<std::string> flags;
   for (size_t at = text.find("--"); at != text.npos;) {
@@ -197,7 +197,7 @@ TEST(ExampleCommands, AreRefusedForWhatTheListsHoldAlone) {
   EXPECT_EQ(refused, listed);
 }
 
-// Flags that scripts add to such lines, which log more or ask for what happens here anyway.
+// Flags that scripts add to such lines: they log more, or ask for what this program does anyway.
 TEST(ExampleCommands, PassWithFlagsThatOnlyLog) {
   const std::string logging =
       "--wandb-project p --wandb-exp-name n --wandb-entity e --wandb-save-dir d "
@@ -226,8 +226,8 @@ TEST(ExampleCommands, LlamaOnSeveralContextRanks) {
   EXPECT_EQ(problem(words, settings), "");
 }
 
-// `megatron plan` on each line, as it stands and without what is refused; that of 175 billion
-// parameters goes through it in PlanLarge.
+// Runs `megatron plan` on each line, with and without the refused flags. PlanLarge plans the model
+// with 175 billion parameters.
 TEST(ExampleCommands, GoThroughTheProgram) {
   const Workplace place;
   for (const Example& example : {kGpt3Small, kGpt345, kLlama8b, kJourney}) {
@@ -245,7 +245,8 @@ TEST(ExampleCommands, GoThroughTheProgram) {
   }
 }
 
-// On as many ranks as the examples mean; a rank of each stage, and what all of them send.
+// Plans each example on its intended number of ranks: one rank of each stage, and the traffic of
+// all.
 TEST(ExampleCommands, ArePlannedOnTheirRanks) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.name);
@@ -265,7 +266,7 @@ TEST(ExampleCommands, ArePlannedOnTheirRanks) {
     const auto weights = [](const plan::MemoryUse& use) {
       return static_cast<double>(use.arenas[static_cast<size_t>(MemoryClass::parameters)]);
     };
-    double bytes = 0;  // of one replica, 2 a parameter
+    double bytes = 0;  // bytes of one replica, 2 per parameter
     for (const plan::MemoryUse& use : plan.stages)
       bytes += weights(use) * static_cast<double>(model_ranks / example.stages);
     EXPECT_GE(bytes, 2 * example.parameters);

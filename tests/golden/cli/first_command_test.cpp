@@ -1,5 +1,5 @@
-// `megatron train` as somebody meets it who knows no flag: what lacks, a command that runs, help,
-// and models by name.
+// `megatron train` for a user who knows no flag: it says what is missing and shows a command that
+// runs, a help text and the names of models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using testing::Outcome;
 using testing::Workplace;
 using Words = std::vector<std::string>;
 
-// The command that a message shows, without the program.
+// Returns the command that a message shows, without the program's name.
 Words shown_command(const std::string& text) {
   constexpr std::string_view kHead = "A complete command that runs here:\n";
   const size_t at = text.find(kHead);
@@ -70,7 +70,7 @@ TEST(FirstCommand, WhatIsGivenStays) {
   EXPECT_TRUE(has(one.err, "needs 1 more flag:\n  --train-iters INT: ")) << one.err;
   EXPECT_EQ(shown_command(one.err), (Words{"train", "--preset", "gpt2-124m", "--lr", "1",
                                            "--mock-data", "--train-iters", "20"}));
-  // A command of what was given would not run.
+  // No completion of the given command would run, so one from another run is shown.
   const Outcome refused = place.run({"train", "--num-layers", "0"});
   EXPECT_TRUE(has(refused.err, "A complete command from another run:\n")) << refused.err;
 }
@@ -132,7 +132,7 @@ TEST(FirstCommand, HelpOfACommand) {
   }
 }
 
-// The lines of --print-config, but for comments and marks of defaults.
+// Returns the lines of --print-config without comments and marks of defaults.
 std::set<std::string> configuration(const Workplace& place, const Words& words) {
   std::istringstream lines(place.run(words).out);
   std::set<std::string> all;
@@ -205,7 +205,7 @@ TEST(Preset, GivesWayToOtherFlagsAndIsLogged) {
   for (const std::string& name : settings::preset_names()) EXPECT_TRUE(has(unknown.err, name));
 }
 
-// A directory or a tokenizer has what the preset would say otherwise.
+// A model directory or a tokenizer takes precedence over the preset.
 TEST(Preset, LeavesShapeToAModelAndVocabularyToATokenizer) {
   const Workplace place;
   const auto with = [&](const Words& more) {

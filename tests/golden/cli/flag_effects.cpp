@@ -32,7 +32,7 @@ std::atomic<int> threads_started = 0;
 
 }  // namespace
 
-// Threads are counted on their way to the system's function.
+// Counts new threads before calling the system's pthread_create.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*body)(void*), void* argument) noexcept {
   static const auto create =
@@ -49,7 +49,7 @@ using settings::TrainSettings;
 using training::IterationReport;
 using training::TrainResult;
 
-// Flag and value of each.
+// Pairs of flag and value.
 std::vector<std::pair<std::string, std::string>> tiny_run() {
   return {{"num-layers", "2"},
           {"hidden-size", "16"},
@@ -84,7 +84,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
     text.replace(at, what.size(), with);
 }
 
-// Without what differs between any two runs.
+// Removes values that differ between any two runs.
 void drop_times(Json& value) {
   static const std::set<std::string> kChanging = {"time",
                                                   "seconds",
@@ -108,7 +108,7 @@ void drop_times(Json& value) {
   Json::Object kept;
   for (auto& [key, member] : value.as_object()) {
     if (kChanging.contains(key)) continue;
-    if (key == "least" || key == "most") member = Json(true);  // of a timer: that it was measured
+    if (key == "least" || key == "most") member = Json(true);  // the timer was measured
     if (key == "ranks" && member.is_array()) member = Json(true);
     drop_times(member);
     kept.emplace_back(key, std::move(member));
@@ -140,7 +140,7 @@ void read_log(const std::string& path, std::map<std::string, std::string>& value
   }
 }
 
-// Lines without measured figures.
+// Returns the printed lines without measured figures.
 std::string steady_lines(const std::string& printed) {
   std::string kept;
   for (size_t at = 0; at < printed.size();) {
@@ -161,7 +161,7 @@ std::string files_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string name = fs::relative(entry.path(), folder).string();
-    names.insert(name.substr(0, name.find("events.out")));  // the rest names time and process
+    names.insert(name.substr(0, name.find("events.out")));  // drops the time and process
   }
   std::string all;
   for (const std::string& name : names) all += name + "\n";
@@ -188,7 +188,7 @@ std::string event_sizes(const std::string& folder) {
   return all;
 }
 
-// How many events the traces hold.
+// Number of events in the traces of a folder.
 std::string events_in(const std::string& folder) {
   size_t events = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -209,7 +209,7 @@ std::string ids_of(const TrainSettings& s) {
     try {
       for (const int32_t id : v.tokenizer->encode(line, v.add_special_tokens))
         text += fmt::format(" {}", id);
-    } catch (const Error& error) {  // a vocabulary of few letters
+    } catch (const Error& error) {  // the tokenizer has a small vocabulary
       text += fmt::format(" ({})", error.what());
     }
   }
@@ -228,7 +228,7 @@ void tell_steps(const TrainResult& result, std::map<std::string, std::string>& v
 
 struct Parsed {
   TrainSettings settings;
-  std::string idle;  // of the flag
+  std::string idle;  // the flag's Field::idle
 };
 
 Parsed parse(const std::vector<std::string>& words, const std::string& flag) {
@@ -241,7 +241,7 @@ Parsed parse(const std::vector<std::string>& words, const std::string& flag) {
   return parsed;
 }
 
-// Keeps whether the thread of the rank writes.
+// Records whether the rank's own thread writes files.
 class WatchedFiles final : public FileSystem {
  public:
   explicit WatchedFiles(const FileSystem& files) : files_(files) {}
@@ -276,7 +276,8 @@ class WatchedFiles final : public FileSystem {
   mutable std::atomic<bool> rank_ = false, others_ = false;
 };
 
-// A run as the program makes it, but for the measured peak; SIGUSR1 comes after its first step.
+// Runs training as the program does, but without measuring the peak; sends SIGUSR1 after the first
+// step.
 TrainResult train_once(const TrainSettings& settings, const FileSystem& given_files,
                        std::map<std::string, std::string>& values) {
   WatchedFiles files(given_files);
@@ -300,7 +301,7 @@ TrainResult train_once(const TrainSettings& settings, const FileSystem& given_fi
   return result;
 }
 
-// `documents` documents of 40 tokens, the last of them 63, that count upwards in steps of `step`.
+// Writes `documents` documents of 40 tokens, the last of them 63, that count upwards by `step`.
 void write_corpus(const std::string& prefix, int documents, int step) {
   data::IndexedDatasetBuilder builder(prefix, DType::u16);
   for (int d = 0; d < documents; ++d) {
@@ -313,7 +314,7 @@ void write_corpus(const std::string& prefix, int documents, int step) {
   builder.finalize();
 }
 
-// The 256 bytes, "ab" and "aB", as Megatron-LM's TikTokenizer reads them.
+// The 256 bytes, "ab" and "aB" in the format of Megatron-LM's TikTokenizer.
 std::string tik_token_list() {
   constexpr std::string_view kAlphabet =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -415,7 +416,8 @@ bool FlagBench::has_mode(const FlagRow& row) const {
 }
 
 const Observed& FlagBench::without(const FlagRow& row) {
-  // The first run of a process may start threads that later ones find; the others are no runs.
+  // The first run of a process may start threads that later ones reuse, and rows of "tokenizer" and
+  // "plan" make no run: these rows do not share a result.
   const bool own =
       row.observable == "threads" || row.observable == "tokenizer" || row.observable == "plan";
   const std::string key = row.base + "|" + row.before + "|" + (own ? row.flag : "");

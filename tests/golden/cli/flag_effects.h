@@ -1,5 +1,4 @@
-// What a flag does, as a run shows it: each supported flag has a row, and the test of all rows
-// flips it.
+// The observable effect of each flag: every supported flag has a row, and one test flips them all.
 #pragma once
 
 #include <map>
@@ -8,20 +7,20 @@
 
 namespace megatron::testing {
 
-// Command lines of `megatron train`, words apart by spaces. Behind the command that all rows share
-// (tiny_run() in flag_effects.cpp) stand `base` and then `flip`; of a flag given twice the last
-// counts, and "!name" takes a flag of the shared command away. {w} is a folder of the run's own,
-// {data} one with what prepare() makes, {vectors} that of the golden vectors. "!disk": checkpoints
-// cannot be written.
+// Each string is part of a `megatron train` command line, with words separated by spaces. `base`
+// and then `flip` follow the command that all rows share (tiny_run() in flag_effects.cpp). A flag
+// given twice takes its last value, and "!name" removes a flag of the shared command. {w} is the
+// run's own folder, {data} a folder with the files that prepare() makes, and {vectors} the folder
+// of golden vectors. "!disk" means that checkpoints cannot be written.
 struct FlagRow {
   std::string flag;        // without dashes
-  std::string observable;  // of Observed: what changes
-  std::string flip;        // with the flag
-  std::string base;        // of both runs
-  // With the flag's default: nothing changes. Empty: the default that its field lists, if it has
-  // one.
+  std::string observable;  // name of the value in Observed that changes
+  std::string flip;        // arguments that set the flag
+  std::string base;        // arguments of both runs
+  // Arguments that set the flag to its default, which must change nothing. If empty, the default
+  // that its field lists is used, if there is one.
   std::string same;
-  // A run before each of them, in the same folder.
+  // Arguments of a run made before each of the two, in the same folder.
   std::string before;
   // For a flag that depends on a mode (Field::idle): flags used instead of `base` to switch the
   // mode off, so that the flag has no effect.
@@ -29,41 +28,41 @@ struct FlagRow {
 };
 
 std::vector<FlagRow> model_flags();
-std::vector<FlagRow> step_flags();        // batch, precision, optimizer, machine
-std::vector<FlagRow> parallel_flags();    // ranks, and what is kept for backward
-std::vector<FlagRow> data_flags();        // and evaluation
-std::vector<FlagRow> checkpoint_flags();  // and logs
+std::vector<FlagRow> step_flags();        // batch, precision, optimizer and machine
+std::vector<FlagRow> parallel_flags();    // ranks and recompute
+std::vector<FlagRow> data_flags();        // data and evaluation
+std::vector<FlagRow> checkpoint_flags();  // checkpoints and logs
 
-// What a run shows, by the name of the observable, as text that is alike where nothing changed:
+// Observables of a run by name, each as text that stays equal if nothing changes:
 //   shape       the model's sizes and number of parameters
 //   loss        loss and gradient norm of each step, bit for bit
 //   batch       iteration, batch and samples consumed of each step
 //   schedule    learning rate and weight decay of each step
 //   memory      high-water marks of the arenas
 //   validation  set, loss and tokens of each evaluation
-//   log         the records of log.jsonl, but for times and the command line
+//   log         the records of log.jsonl, without times and the command line
 //   tensorboard sizes of the event files
-//   console     what is printed, but for figures of speed
-//   files       names of the files that lie in {w}
+//   console     the printed output, without figures of speed
+//   files       names of the files in {w}
 //   index       sizes of the files in {w}/cache
-//   writers     which threads write checkpoints: the rank's, or others
-//   threads     how many threads the run starts
+//   writers     the threads that write checkpoints: the rank's, or others
+//   threads     number of threads that the run starts
 //   maps        whether a .bin file is mapped during the run
 //   trace       number of events in the traces of --profile
 //   resumed     steps done before the run, and the weights it begins with
 //   tokenizer   ids of a text, and the ids of its special tokens
-//   end         why the run ended; the run without the flag may fail, the one with it may not
-//   error       with which error the run with the flag ends: what such a flag is for
-//   plan        operations and memory that are planned, by Megatron-LM's formulas, too
-//   gpu         nothing without a GPU; tests/cuda/cli/flags_test.cpp sees what changes with one
-//   note        the line that says that nothing changes, on every machine that there is
+//   end         the reason for the run's end; only the run without the flag may fail
+//   error       the error of the run with the flag, for flags that cause one
+//   plan        planned operations and memory, including those by Megatron-LM's formulas
+//   gpu         nothing without a GPU; tests/cuda/cli/flags_test.cpp covers GPUs
+//   note        the line that says that the flag changes nothing on any machine
 struct Observed {
   std::map<std::string, std::string> values;
-  std::string error;  // of a run that was refused or failed
-  std::string idle;   // what the row's Field::idle says of its settings
+  std::string error;  // error of a run that was refused or failed
+  std::string idle;   // message of the row's Field::idle
 };
 
-// Runs rows; makes what they read once.
+// Runs rows, and makes their input files once.
 class FlagBench {
  public:
   FlagBench();
@@ -72,9 +71,9 @@ class FlagBench {
   FlagBench& operator=(const FlagBench&) = delete;
 
   Observed run(const FlagRow& row, const std::string& more);
-  // run() without the flag, once for all rows that ask for the same.
+  // Runs without the flag, once for all rows with the same arguments.
   const Observed& without(const FlagRow& row);
-  // Default of the row's flag as words, or "" where it has none.
+  // Default of the row's flag as words, or "" if it has none.
   std::string usual(const FlagRow& row) const;
   bool has_mode(const FlagRow& row) const;  // Field::idle
 

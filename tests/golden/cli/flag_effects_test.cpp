@@ -1,4 +1,4 @@
-// Supported means that a flag changes what its row says, and that its default changes nothing.
+// For each supported flag: it changes what its row says, and its default changes nothing.
 #include "golden/cli/flag_effects.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ void expect_usual(FlagBench& bench, const FlagRow& row, const Observed& before) 
   EXPECT_EQ(value(before, row.observable), same.values[row.observable]) << usual;
 }
 
-// Where its mode is off, the flag changes nothing and says so.
+// If the mode that a flag depends on is off, the flag changes nothing and the run says so.
 void expect_idle(FlagBench& bench, FlagRow row) {
   row.base = row.idle;
   const Observed &without = bench.without(row), with = bench.run(row, row.flip);
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Data, Flags, Combine(Values(data_flags), Range(size_t{0
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Flags,
                          Combine(Values(checkpoint_flags), Range(size_t{0}, kParts)), part_name);
 
-// Each field has one row, each row a field, and the table of Megatron-LM's flags names the same
+// Each field has one row, each row has a field, and the table of Megatron-LM's flags names the same
 // observable.
 TEST(FlagRows, AllThatAreSupportedHaveARow) {
   std::map<std::string, std::string> observables;
@@ -106,7 +106,7 @@ TEST(FlagRows, AllThatAreSupportedHaveARow) {
   for (const auto& [flag, observable] : observables) {
     EXPECT_TRUE(names.contains(flag)) << "--" << flag << " has a row and is no flag";
     const cli::FlagRow* row = table.find("--" + flag);
-    if (row == nullptr) continue;  // of this program alone
+    if (row == nullptr) continue;  // a flag of this program only
     EXPECT_EQ(row->verdict, cli::Verdict::supported) << flag;
     EXPECT_EQ(row->why, observable) << flag;
   }

@@ -3,7 +3,7 @@
 namespace megatron::testing {
 namespace {
 
-// A run of three steps that is saved after each, of five that it is planned for.
+// A run of three steps, planned for five and saved after each step.
 const std::string kSaved = "--lr-decay-iters 5 --save {w}/run --save-interval 1 ";
 const std::string kGoOn = "--lr-decay-iters 5 --train-iters 5 --load {w}/run ";
 

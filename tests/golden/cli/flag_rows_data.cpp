@@ -19,7 +19,7 @@ std::vector<FlagRow> source_flags() {
        kSets + "--valid-data-path {data}/b --eval-interval 3 --eval-iters 2"},
       {"per-split-data-args-path", "loss",
        "!mock-data --per-split-data-args-path {data}/splits.json"},
-      // Samples so long that each epoch has two.
+      // The samples are so long that each epoch has only two.
       {"mid-level-dataset-surplus", "index", "--mid-level-dataset-surplus 1",
        kBlend + "--seq-length 1024 --data-cache-path {w}/cache"},
       {"num-dataset-builder-threads", "threads", "--num-dataset-builder-threads 1",

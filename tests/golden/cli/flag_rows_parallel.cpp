@@ -6,8 +6,8 @@ namespace {
 std::vector<FlagRow> axis_flags() {
   const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
   const std::string experts = two + "--num-experts 4 --expert-model-parallel-size 2 ";
-  // The first stage waits for the loss over a large vocabulary, far longer than the rows' limits
-  // and than three looks of the watchdog, 10 ms apart.
+  // The first stage waits for the loss over a large vocabulary. That takes far longer than the
+  // rows' limits and than three polls of the watchdog, 10 ms apart.
   const std::string waiting =
       two + "--pipeline-model-parallel-size 2 --seq-length 1024 --vocab-size 30000";
   return {
@@ -41,7 +41,7 @@ std::vector<FlagRow> axis_flags() {
        "--distributed-timeout-seconds-after-init 600"},
       {"distributed-notice-seconds", "threads", "--distributed-notice-seconds 0",
        "--ranks 2 --distributed-timeout-minutes 0"},
-      // Rank 1 is of the first stage, or of the last.
+      // Rank 1 belongs to the first stage or to the last, depending on the mapping.
       {"use-tp-pp-dp-mapping", "trace", "--use-tp-pp-dp-mapping",
        four + "--pipeline-model-parallel-size 2 --profile --profile-step-start 0 "
               "--profile-step-end 1 --profile-dir {w}/trace --profile-ranks 1"},
@@ -65,7 +65,7 @@ std::vector<FlagRow> pipeline_flags() {
        stages, "--decoder-first-pipeline-num-layers 2"},
       {"decoder-last-pipeline-num-layers", "memory", "--decoder-last-pipeline-num-layers 1", stages,
        "--decoder-last-pipeline-num-layers 2"},
-      // Three layers and one of these make two for each stage.
+      // Three layers and the embedding make two for each stage.
       {"account-for-embedding-in-pipeline-split", "memory",
        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split=false",
        stages + "--num-layers 3 --account-for-loss-in-pipeline-split"},

@@ -91,7 +91,7 @@ std::vector<FlagRow> optimizer_flags() {
   };
 }
 
-// A loss scale of 2^32, the default, overflows in every step of so small a run.
+// The default loss scale of 2^32 overflows in every step of such a small run.
 std::vector<FlagRow> precision_flags() {
   const std::string diverging = "--lr 1e38 --train-iters 4";
   return {

@@ -1,4 +1,4 @@
-// `megatron generate`: where prompts come from, what ends a text, what is written.
+// `megatron generate`: where prompts come from, when a text ends, and the written output.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace megatron::testing {
 namespace {
 
-// A model of 64 positions that knows nothing, made once.
+// An untrained model with 64 positions, made once for all tests.
 class GenerateCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -105,7 +105,7 @@ TEST_F(GenerateCommand, PromptsComeFromEverywhere) {
   EXPECT_EQ(run({"--prompt-file", "two.jsonl", "--max-tokens", "12"}).out, two);
 }
 
-// An empty prompt begins after the end of a document.
+// An empty prompt starts from the end-of-document token.
 TEST_F(GenerateCommand, BeginsWithNothing) {
   run({"--prompt", "", "--max-tokens", "5", "--output", "nothing.jsonl"});
   EXPECT_EQ(lines("nothing.jsonl")[0]["prompt_tokens"].as_array().size(), 1u);
@@ -136,7 +136,7 @@ TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
   EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
 }
 
-// As threads, and as processes of a launcher.
+// Runs the ranks as threads, and as processes of a launcher.
 TEST_F(GenerateCommand, PipelineStagesGiveTheTextOfOneRank) {
   const Words flags = {"--max-tokens", "12", "--logprobs", "2", "--prompt", "Hello there", "A man"};
   const Words stages = with(flags, {"--pipeline-model-parallel-size", "2"});
@@ -209,7 +209,7 @@ TEST_F(GenerateCommand, JsonLines) {
   EXPECT_FALSE(lines("plain.jsonl")[0].contains("logprobs"));
 }
 
-// SIGKILL at random moments, and the same command again: no line is lost, none is made twice.
+// Sends SIGKILL at random moments and repeats the command: no line is lost or generated twice.
 TEST_F(GenerateCommand, GoesOnAfterAKill) {
   std::string prompts;
   for (int i = 0; i < 400; ++i) prompts += "{\"prompt\": \"Hello " + std::to_string(i) + "\"}\n";
@@ -257,7 +257,7 @@ TEST_F(GenerateCommand, AnotherRunIsNoSecondHalf) {
   const Words flags = {"--prompt-file", "men.jsonl", "--max-tokens", "5", "--output"};
   run(with(flags, {"half.jsonl"}));
   const std::string whole = read_file(*place_ / "half.jsonl");
-  // A run that is killed behind its first line, as it leaves its file.
+  // The file that a run leaves if it is killed after its first line.
   const std::string partial = *place_ / "half.jsonl.partial";
   Background child = place_->start(with({"generate", "--load", "run", "--threads", "1"},
                                         with(flags, {"half.jsonl", "--max-tokens", "50"})));
@@ -284,7 +284,7 @@ TEST_F(GenerateCommand, StopsBeforeAText) {
   const Words flags = {"--prompt", "Hello there", "--max-tokens", "30", "--ignore-eos"};
   run(with(flags, {"--output", "whole.jsonl"}));
   const std::string whole = lines("whole.jsonl")[0]["text"].as_string();
-  // Eight bytes from the middle, from the beginning of a character on: they span tokens.
+  // Eight bytes from the middle, starting at a character's first byte: they span several tokens.
   size_t begin = whole.size() / 2;
   const auto inside = [&](size_t at) { return (whole[at] & 0xC0) == 0x80; };
   while (inside(begin)) ++begin;
@@ -301,7 +301,7 @@ TEST_F(GenerateCommand, StopsBeforeAText) {
   EXPECT_EQ(run(with(flags, stops)).out, "Hello there" + expected + "\n");
 }
 
-// A bias of 100 decides what is sampled; token 50 ends the text, from the minimum on.
+// A bias of 100 decides the sampled token; token 50 ends the text once the minimum is reached.
 TEST_F(GenerateCommand, BiasesAndTokensThatEndAText) {
   const auto tokens = [&](const Words& flags) {
     run(with({"--prompt", "Hello there", "--max-tokens", "6", "--output", "biased.jsonl"}, flags));
@@ -346,7 +346,7 @@ TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
   EXPECT_EQ(line["finish"].as_string(), "positions");
 }
 
-// Rotary positions extend as far as a text needs; learned ones end with their table.
+// Rotary positions extend as far as a text needs; learned positions end with their table.
 TEST_F(GenerateCommand, TheContextLengthIsAFlag) {
   const Outcome made = place_->run({"train",
                                     "--num-layers",
@@ -407,7 +407,7 @@ TEST_F(GenerateCommand, Converses) {
   const std::string continued = once.substr(std::string("Hello there").size());
   EXPECT_EQ(conversation("Hello there\n/quit\nno more\n"), "> " + continued + "> ");
   EXPECT_EQ(conversation("Hello there\n"), "> " + continued + "> \n");
-  // The second line goes on from the text so far, unless that is forgotten.
+  // The second line continues the conversation, unless /reset clears it.
   EXPECT_EQ(conversation("Hello there\n/reset\nHello there\n"),
             "> " + continued + "> > " + continued + "> \n");
   const std::string two = conversation("Hello there\nHello there\n");

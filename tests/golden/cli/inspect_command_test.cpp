@@ -21,7 +21,7 @@ class Inspect : public ::testing::Test {
                                                                << r.out << r.err;
     return r.out;
   }
-  // Turns one byte round.
+  // Inverts one byte of a file.
   void spoil(const std::string& name, size_t from_end) {
     std::string bytes = read_file(place_ / name);
     bytes[bytes.size() - 1 - from_end] ^= 1;
@@ -86,12 +86,13 @@ TEST_F(Inspect, SaveDirectory) {
                                       "optimizer-00001-of-00001.safetensors: tensor 'exp_avg"});
   EXPECT_NE(damaged.find("damaged"), damaged.rfind("ok"));
   expect(1, {"inspect", "--verify", "run/iter_0000001"}, {"iter_0000001: damaged"});
-  expect(0, {"inspect", "run"}, {"checkpoint of step 2"});  // sizes alone
+  expect(0, {"inspect", "run"}, {"checkpoint of step 2"});  // compares sizes only
   fs::resize_file(place_ / "run/iter_0000001/model.safetensors", 100);
   expect(0, {"inspect", "run"}, {"damaged", "100 bytes"});
 }
 
-// As a run with --load does: the newest whole one, none beyond the tracker's.
+// Names the checkpoint that --load would use: the newest complete one, none newer than the
+// tracker's.
 TEST_F(Inspect, TellsTheCheckpointThatARunGoesOnFrom) {
   const std::string first = "iter_0000001", second = "iter_0000002",
                     tracker = "run/latest_checkpointed_iteration.txt";
@@ -126,7 +127,7 @@ TEST_F(Inspect, Log) {
   expect(2, {"inspect", "other.jsonl"}, {"other.jsonl"});
 }
 
-// A number of the index that stays within the .bin moves text between documents.
+// A damaged number of the index that stays within the .bin moves text between documents.
 TEST_F(Inspect, DamagedIndices) {
   const std::string tokenizer = vectors("indexed/preprocess/tokenizer_bpe2k");
   expect(0, {"inspect", "--verify", "data"}, {"verified: index and", "token ids", "--vocab-size"});
@@ -160,7 +161,7 @@ TEST_F(Inspect, DamagedIndices) {
   }
 }
 
-// Before the first step.
+// `train` prints the disk space that its checkpoints need before the first step.
 TEST_F(Inspect, TrainTellsTheRoomOfItsCheckpoints) {
   const Outcome without = place_.run(tiny_train(1));
   EXPECT_NE(without.err.find("--save is not given"), std::string::npos) << without.err;

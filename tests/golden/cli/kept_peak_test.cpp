@@ -1,4 +1,4 @@
-// The matrix-product peak that `train` keeps between its runs.
+// The matrix-product peak that `train` caches between runs.
 #include <cstdlib>
 
 #include "base/json.h"
@@ -8,7 +8,7 @@
 namespace megatron::testing {
 namespace {
 
-// Those of the children while a test runs.
+// Sets the cache folders of child processes while a test runs.
 class Folders {
  public:
   Folders(const char* cache, const char* home)
@@ -35,7 +35,7 @@ class Folders {
 
 class KeptPeak : public ::testing::Test {
  protected:
-  // Behind "GEMM peak of this machine: 0.123 TFLOP/s, ".
+  // Returns the text after "GEMM peak of this machine: 0.123 TFLOP/s, ".
   std::string origin(const Words& more = {}, const std::string& type = "f32") {
     Words words = {"train", "--num-layers",  "1",  "--hidden-size", "16",   "--num-attention-heads",
                    "2",     "--seq-length",  "16", "--vocab-size",  "64",   "--micro-batch-size",
@@ -79,7 +79,7 @@ TEST_F(KeptPeak, SharesAreOfTheFastestThatAnEarlierRunKept) {
   EXPECT_TRUE(library.ends_with("this program's own kernels reach 0.125")) << library;
   EXPECT_EQ(peak_of("library.jsonl"), 2.5e11);
   EXPECT_NE(origin({"--measure-peak"}).find("measured now"), std::string::npos);
-  // bf16 has peaks of its own
+  // bf16 has its own peaks
   EXPECT_NE(origin({"--bf16"}, "bf16").find("measured now"), std::string::npos);
 }
 

@@ -1,6 +1,6 @@
-// kill -9 at random moments of a run that saves often, and the same command again, or one with
-// another layout, until the run is done; so often as is said, and until a third of the kills came
-// inside a save.
+// Kills a run that saves often with SIGKILL at random moments and repeats its command, with the
+// same or another layout, until the run is done. It repeats this for the given number of kills, and
+// until a third of the kills have fallen inside a save.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,17 +18,17 @@
 
 namespace megatron::testing {
 
-// Four experts on two ranks, whose routers have states and losses.
+// Four experts on two ranks, with routers that have states and auxiliary losses.
 inline constexpr const char* kExpertRanks =
     "--num-experts 4 --moe-ffn-hidden-size 64 --expert-model-parallel-size 2 "
     "--moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01";
 
 class KillSeries {
  public:
-  // flags: besides those of a small dense model.
+  // flags: added to those of a small dense model.
   KillSeries(int ranks, int kills, unsigned seed, const std::string& flags = "")
       : KillSeries({fmt::format("--ranks {} {}", ranks, flags)}, kills, seed) {}
-  // Each time the run is started it takes the next of these layouts, one after the other.
+  // Each start of the run takes the next of these layouts, cyclically.
   KillSeries(std::vector<std::string> layouts, int kills, unsigned seed)
       : layouts_(std::move(layouts)), kills_(kills), random_(seed) {}
 
@@ -88,8 +88,9 @@ class KillSeries {
     return flags;
   }
 
-  // True when the child was killed before it ended by itself. The first checkpoint is waited for,
-  // so that every resume has one; then half of the kills are armed by the beginning of a save.
+  // Returns true if the child was killed before it ended by itself. Waits for the first checkpoint,
+  // so that every resume has one; after that, a random half of the kills wait for the beginning of
+  // a save.
   bool kill_some_time(Background& child, const std::string& folder) {
     const auto wait_until = [&](auto&& condition) {
       while (!child.ended()) {
@@ -111,7 +112,7 @@ class KillSeries {
     return true;
   }
 
-  // A directory that is not whole yet, or is whole and not yet the tracker's.
+  // True if there is a directory that is incomplete, or complete but not yet named by the tracker.
   bool inside_of_save(const std::string& folder) const {
     int64_t newest = -1;
     std::error_code error;
@@ -130,7 +131,7 @@ class KillSeries {
     return outcome.code == 128 + SIGKILL && outcome.err.find("plan:") == std::string::npos;
   }
 
-  // Loss and gradient norm of each step as the log has them; the last one counts.
+  // Loss and gradient norm of each step from the log; for a repeated step, the last entry counts.
   std::map<int64_t, Step> steps(const std::string& folder) const {
     std::map<int64_t, Step> found;
     std::istringstream lines(read_file(place_ / (folder + "/log.jsonl")));
@@ -157,7 +158,7 @@ class KillSeries {
     return number == text.npos ? 0 : std::atoll(text.c_str() + number + 12);
   }
 
-  // Different layouts agree within rounding; with one layout files are equal, too.
+  // Runs with different layouts agree within rounding; with one layout the files are equal too.
   void compare(const std::string& folder, const std::map<int64_t, Step>& expected) const {
     const std::map<int64_t, Step> found = steps(folder);
     EXPECT_EQ(read_file(place_ / (folder + "/" + kTracker)), "24");

@@ -1,10 +1,10 @@
-// A run that is killed again and again is the run that never was.
+// A run that is killed repeatedly gives the same results as one that is never killed.
 #include "golden/cli/kill_series.h"
 
 namespace megatron::testing {
 namespace {
 
-// Nine kills of one rank and of two, in parts that end soon; slow/cli has a hundred of each.
+// Nine kills with one rank and with two, in short tests; slow/cli has a hundred of each.
 class Kill : public ::testing::TestWithParam<std::tuple<int, unsigned>> {};
 
 TEST_P(Kill, ThreeTimes) {
@@ -25,7 +25,7 @@ TEST_P(KillOfExperts, FiveTimes) { KillSeries(2, 5, 100 + GetParam(), kExpertRan
 
 INSTANTIATE_TEST_SUITE_P(Series, KillOfExperts, ::testing::Values(0U, 1U));
 
-// Each resumed run has another context-parallel size than the one that was killed.
+// Each resumed run has a different context-parallel size from the run that was killed.
 TEST(KillOfContextRanks, BetweenFourPairsOfSizes) {
   KillSeries({"--ranks 1", "--context-parallel-size 2", "--context-parallel-size 4",
               "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --use-distributed-optimizer"},

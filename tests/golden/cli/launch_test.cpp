@@ -1,5 +1,5 @@
-// `megatron launch` with the launcher of this machine, and with one that stands in for launchers
-// that are not here. Ranks are small shell programs.
+// `megatron launch` with this machine's launcher, and with a stand-in for launchers that are not
+// installed. The ranks are small shell programs.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-// A launch that runs while the test acts on it.
+// A launch that runs in the background.
 class Running {
  public:
   Running(const Workplace& place, Words words) : out_(place / "out"), err_(place / "err") {
@@ -73,7 +73,7 @@ class Running {
     }
     return true;
   }
-  // All ranks have printed "ready PID".
+  // Waits until all ranks have printed "ready PID" and returns the PIDs.
   std::vector<pid_t> ready(size_t ranks) const {
     EXPECT_TRUE(until([&] {
       struct stat unused;
@@ -111,8 +111,8 @@ class Launch : public ::testing::Test {
     return place_.run(words);
   }
 
-  // A launcher that says `version` and starts N ranks with `rank` and `size` set; it writes its own
-  // arguments to the file "arguments".
+  // Writes a launcher that prints `version` and starts N ranks with `rank` and `size` set. It
+  // writes its own arguments to the file "arguments".
   std::string stand_in(const std::string& name, const std::string& version, const std::string& rank,
                        const std::string& size) const {
     const std::string path = place_ / name;
@@ -136,7 +136,7 @@ exit $code
   Workplace place_;
 };
 
-// With the launcher of this machine.
+// Tests that use this machine's launcher.
 class LaunchHere : public Launch {
  protected:
   void SetUp() override {
@@ -147,7 +147,7 @@ class LaunchHere : public Launch {
 };
 
 TEST_F(LaunchHere, LinesOfRanksAreMergedWhole) {
-  // Lines of 1 to 60,000 letters, faster than anybody reads; the last has no newline.
+  // Lines of 1 to 60,000 letters, written faster than they are read; the last has no newline.
   const Outcome r = run(ranks(2, R"(
 line=$R; while [ ${#line} -lt 60000 ]; do line=$line$line; done
 i=0
@@ -219,7 +219,7 @@ echo ready $$
 while true; do sleep 0.1; done)"));
     run.ready(2);
     run.send(signal);
-    if (signal == SIGHUP) {  // a shell and its terminal send one each
+    if (signal == SIGHUP) {  // a shell and its terminal each send one
       EXPECT_TRUE(run.until([&] { return count(run.err(), "SIGHUP forwarded") == 1; }));
       run.send(signal);
     }

@@ -1,5 +1,5 @@
-// Flags that log more of a run: zeros among gradients, times of the step's parts, progress.txt, and
-// what is kept for Weights & Biases.
+// Flags that log more about a run: zeros among the gradients, times of a step's parts, progress.txt
+// and files for Weights & Biases.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -21,7 +21,7 @@ using testing::Workplace;
 
 struct Trained {
   std::string printed;
-  std::vector<Json> records;  // of log.jsonl
+  std::vector<Json> records;  // records of log.jsonl
   const Json& step(size_t n) const {
     for (const Json& record : records)
       if (record["type"].as_string() == "step" && n-- == 0) return record;
@@ -65,7 +65,7 @@ Trained train(const Workplace& place, const std::string& more) {
   return run;
 }
 
-// Rows of the embedding whose token no sample has; the same however ranks divide the model.
+// Embedding rows of tokens in no sample have zero gradients; their count is the same on any layout.
 TEST(LogFlags, ZerosAmongGradientsAreCountedOnce) {
   const Workplace place;
   const Trained alone = train(place, "--log-num-zeros-in-grad");

@@ -1,4 +1,4 @@
-// What the commands do with outputs that exist, with values of any form, and what they warn of.
+// Existing outputs, values in any form, and the warnings that the commands print.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -99,7 +99,7 @@ TEST_F(Commands, TokenFilesThatExistStay) {
     EXPECT_EQ(place_.listing(), std::set<std::string>{name});
     fs::remove(place_ / name);
   }
-  // A run that was killed between the renames of its files.
+  // The state after a kill between the renames of the two files.
   write_file(place_ / "p_text_document.bin", "ids");
   write_file(place_ / "p_text_document.idx.4194304.0.tmp", "");
   expect(2, write, {"p_text_document.bin exists", "give --overwrite"});
@@ -124,7 +124,7 @@ TEST_F(Commands, InputsAreNoOutputs) {
   }
   EXPECT_EQ(read_file(place_ / "a.idx"), idx);
   EXPECT_EQ(read_file(place_ / "a.bin"), bin);
-  // A pair is one of token files, whatever its name.
+  // A .bin without an .idx is not a pair of token files, whatever its name.
   write_file(place_ / "pytorch_model.bin", "weights");
   expect(2, {"merge", "--input", "a", "--output-prefix", "pytorch_model", "--overwrite"},
          {"pytorch_model.bin", "not a token file"});
@@ -250,8 +250,8 @@ TEST_F(Commands, EvaluationSaysWhatIsWrong) {
   EXPECT_EQ(r.err.find("leave the flag out"), std::string::npos) << r.err;
 }
 
-// A model of 400 tokens that knows nothing, and a tokenizer of 257: what it draws is text of the
-// tokenizer.
+// An untrained model with 400 tokens and a tokenizer with 257: every sampled token is one of the
+// tokenizer's.
 TEST_F(Commands, GenerationOfALongPrompt) {
   expect(0, {"tokenizer", "train", "--input", kText, "--output", "t", "--vocab-size", "257"}, {});
   expect(0,

@@ -1,4 +1,4 @@
-// From raw text to generated text by the program's commands; and their help.
+// From raw text to generated text with the program's commands, and their help.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -148,7 +148,7 @@ TEST(Pipeline, FromTextToText) {
   EXPECT_TRUE(has(ok({"inspect", "tokenizer"}), "512 tokens"));
   EXPECT_TRUE(has(ok({"inspect", "run/iter_0000040/model.safetensors"}), "f32"));
 
-  // The trained weights as a beginning: the first loss is near the last one.
+  // Starts from the trained weights: the first loss is near the last one of the first run.
   const std::string more = ok({"train",
                                "--model",
                                "run",
@@ -174,7 +174,7 @@ TEST(Pipeline, FromTextToText) {
   EXPECT_LT(std::stod(more.substr(loss + 8)), 5.6);
 }
 
-// Everything that stands behind "lm loss: " and "grad norm: ", in order.
+// Returns everything after "lm loss: " and "grad norm: ", in order.
 std::vector<std::string> losses(const std::string& log) {
   std::vector<std::string> found;
   for (const std::string label : {"lm loss: ", "grad norm: "}) {
@@ -185,7 +185,7 @@ std::vector<std::string> losses(const std::string& log) {
   return found;
 }
 
-// `bench step` runs the step of `train`, whatever the type: equal losses with equal settings.
+// `bench step` makes the same steps as `train` for each type: equal losses with equal settings.
 TEST(Bench, StepHasTheLossesOfTrain) {
   const Workplace place;
   for (const bool bf16 : {false, true}) {

@@ -1,4 +1,4 @@
-// `megatron plan`: figures that hold together, no data, models of any size.
+// `megatron plan`: consistent figures, without data, for models of any size.
 #include <cmath>
 #include <cstdlib>
 
@@ -50,7 +50,8 @@ int64_t sum(const Json& object) {
   return total;
 }
 
-// 2 layers of 12 x 64^2 + 13 x 64, 1000 tokens and 32 positions of 64, and a final norm.
+// 2 layers of 12 x 64^2 + 13 x 64, embeddings of 1000 tokens and 32 positions of size 64, and a
+// final norm.
 TEST_F(PlanCommand, FiguresHoldTogether) {
   const Json plan = json_of(with(
       small(), {"--ranks", "2", "--global-batch-size", "8", "--train-iters", "10", "--no-time"}));
@@ -66,7 +67,7 @@ TEST_F(PlanCommand, FiguresHoldTogether) {
 
   const Json& memory = plan["memory"];
   const Json& rank = memory["rank"];
-  EXPECT_EQ(sum(rank), 2 * rank["total"].as_integer());  // the classes, and their sum
+  EXPECT_EQ(sum(rank), 2 * rank["total"].as_integer());  // the classes and their sum
   EXPECT_EQ(memory["process"].as_integer(),
             memory["program"].as_integer() + 2 * rank["total"].as_integer());
   EXPECT_GE(rank["parameters"].as_integer(), 4 * parameters["total"].as_integer());
@@ -148,8 +149,7 @@ TEST_F(PlanCommand, HelpExplains) {
     EXPECT_NE(r.out.find(part), std::string::npos) << part;
 }
 
-// The batches that are read ahead of a step are what does not fit: nothing but a smaller batch
-// helps.
+// The run does not fit because of the batches read ahead, so only a smaller batch helps.
 TEST_F(PlanCommand, SuggestionsKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
   const Json memory = json_of(with(small(), {"--global-batch-size", "2000000000", "--seq-length",
                                              "4096", "--no-time"}))["memory"];
@@ -176,10 +176,10 @@ TEST_F(PlanCommand, CountsTheRanksOfOneMachine) {
   EXPECT_NE(r.err.find("--nproc-per-node 3"), std::string::npos) << r.err;
 }
 
-// Eight ranks of a model whose state fits only when they divide it.
+// Eight ranks and a model whose state fits only if it is divided among them.
 TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
   const double machine = static_cast<double>(available_memory());
-  // 12 layers hidden^2 parameters of 16 bytes on 8 ranks: one and a half machines.
+  // 12 layers hidden^2 parameters of 16 bytes on 8 ranks need one and a half machines.
   const auto hidden = static_cast<int64_t>(std::sqrt(1.5 * machine / 8 / 16 / 12 / 2) / 64) * 64;
   const Json memory =
       json_of(with(flags(2, hidden, 4, 32, 100),
@@ -194,7 +194,8 @@ TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
     EXPECT_NE(all.find(flag), std::string::npos) << flag << " in:\n" << all;
 }
 
-// A pipeline's long steps are made of short ones: of 200,000 micro-batches it would take minutes.
+// A pipeline's long steps are extrapolated from short ones: 200,000 micro-batches would take
+// minutes.
 TEST_F(PlanCommand, ALongStepOfAPipelineIsMadeOfShortOnes) {
   const auto activations = [&](const std::string& batch) {
     const Words words =
@@ -210,7 +211,7 @@ TEST_F(PlanCommand, ALongStepOfAPipelineIsMadeOfShortOnes) {
   EXPECT_EQ(activations("400000"), many);
 }
 
-// A batch that grows through more sizes than are played.
+// The batch size takes more values during the run than the plan simulates.
 TEST_F(PlanCommand, TellsWhereTheMarksStandForOthers) {
   const Words words = with(flags(4, 32, 4, 32, 100),
                            {"--pipeline-model-parallel-size", "2", "--global-batch-size", "260",
@@ -221,7 +222,7 @@ TEST_F(PlanCommand, TellsWhereTheMarksStandForOthers) {
   EXPECT_FALSE(Json::parse(json.out)["memory"]["exact"].as_bool());
 }
 
-// A rank's experts have from a quarter of the rows (an even load) to all of them.
+// A rank's experts receive between a quarter of the rows (an even load) and all of them.
 Words experts() {
   return with(small(), {"--num-experts", "8", "--moe-router-topk", "2", "--ranks", "4",
                         "--expert-model-parallel-size", "4", "--global-batch-size", "4"});
@@ -231,7 +232,7 @@ int64_t rank_bytes(const Json& plan, size_t load) {
   return plan["experts"]["loads"].as_array().at(load)["rank_bytes"].as_integer();
 }
 
-// If a rank holds all experts, a capacity of the total load bounds nothing.
+// If a rank holds all experts, a capacity computed from the total load bounds nothing.
 TEST_F(PlanCommand, ACapacityBoundsUndividedExpertsBelowTheirWorstLoad) {
   const auto bound = [&](const std::string& factor) {
     const Json plan = json_of(with(small(), {"--num-experts", "8", "--moe-router-topk", "2",
@@ -260,14 +261,14 @@ TEST_F(PlanCommand, MemoryOfAHostGoesByTheLoadOfExperts) {
   EXPECT_LT(rank_bytes(even, 0), rank_bytes(uneven, 0));
   EXPECT_LT(rank_bytes(uneven, 0), rank_bytes(uneven, 1));
   EXPECT_EQ(rank_bytes(even, 1), rank_bytes(uneven, 1));
-  // The figures are of the expected load.
+  // The figures are those of the expected load.
   EXPECT_EQ(rank_bytes(uneven, 0), uneven["memory"]["rank"]["total"].as_integer());
 }
 
 TEST_F(PlanCommand, TheFirstLinesNameEveryAxis) {
   Words words = with(experts(), {"--no-time"});
   words.erase(std::ranges::find(words, "--ranks"), std::ranges::find(words, "--ranks") + 2);
-  Outcome page = place_.run(words);  // of ranks as many as the experts need
+  Outcome page = place_.run(words);  // for as many ranks as the experts need
   EXPECT_NE(page.out.find("4 ranks (tensor 1 x pipeline 1 x data 4; experts 4 x tensor 1)"),
             std::string::npos)
       << page.out << page.err;
@@ -285,7 +286,7 @@ TEST_F(PlanCommand, ARecipeIsPlannedForItsGpu) {
   EXPECT_EQ(page.out.find("H200"), std::string::npos);
 }
 
-// The fullest expert decides if each rank has all of them.
+// If each rank holds all experts, the fullest expert decides.
 TEST_F(PlanCommand, TheTimeOfBothLoadsIsEstimated) {
   const Outcome page = place_.run(with(small(), {"--num-experts", "4", "--moe-ffn-hidden-size",
                                                  "32", "--moe-skew", "2", "--train-iters", "2"}));
@@ -315,7 +316,7 @@ TEST_F(PlanCommand, LoadsOfExpertsThatCannotBeAreRefused) {
                "where every token is routed to the same experts");
 }
 
-// The same plan, before the first step.
+// `train` prints the same plan before the first step.
 TEST_F(PlanCommand, TrainPrintsItFirst) {
   Words words =
       with(small(), {"--mock-data", "--lr", "1e-3", "--train-iters", "2", "--log-interval", "1"});
@@ -332,7 +333,7 @@ TEST_F(PlanCommand, TrainPrintsItFirst) {
   EXPECT_LT(memory, step) << output;
 }
 
-// The vocabulary that a missing tokenizer is taken to have is reported once, with its cause.
+// The vocabulary size assumed for a missing tokenizer is reported once, with its cause.
 TEST_F(PlanCommand, TellsAnAssumedVocabularyOnce) {
   const Words words = {"plan",
                        "--num-layers",
@@ -362,8 +363,7 @@ TEST_F(PlanCommand, TellsAnAssumedVocabularyOnce) {
   EXPECT_NE(causes[0].find("absent.json does not exist"), std::string::npos) << causes[0];
 }
 
-// GPT-3 (Brown et al. 2020) with Megatron-LM's vocabulary, which no machine of these tests could
-// hold.
+// GPT-3 (Brown et al. 2020) with Megatron-LM's vocabulary, which is too large for any test machine.
 TEST_F(PlanCommand, Gpt3InAGigabyte) {
   const Outcome r = place_.run(
       with(flags(96, 12288, 96, 2048, 51200), {"--bf16", "--json", "--global-batch-size", "1536"}));

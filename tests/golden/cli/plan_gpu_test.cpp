@@ -1,4 +1,4 @@
-// Plans of runs on a GPU, made where there is none.
+// Plans of runs on a GPU, made on a machine without one.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -23,8 +23,8 @@ const std::string kLlama8b =
     "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
     "--attention-dropout 0 --micro-batch-size 1 --global-batch-size 8 ";
 
-// The master is the bf16 value and 16 bits more, so that 8 billion parameters take 16 bytes
-// each. The first recompute is Megatron's, the last that of `bench step --preset llama-8b`.
+// The master weight is the bf16 value and 16 more bits, so that 8 billion parameters take 16 bytes
+// each. The first recompute setting is Megatron's, the last that of `bench step --preset llama-8b`.
 class PlanGpu8b : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recompute, PlanGpu8b,
                          ::testing::Values("--recompute-activations",
@@ -48,7 +48,7 @@ TEST_P(PlanGpu8b, FitsOneH200) {
   EXPECT_TRUE(Json::parse(r.out)["time"]["step_seconds"].is_null());
 }
 
-// By its flags, and by count within 320 ms for 4096 tokens.
+// The preset fits with its flags, and by estimate takes less than 320 ms for 4096 tokens.
 TEST(PlanGpu, PresetsOf8BillionParametersFitOneH200) {
   const Workplace place;
   for (const auto& [preset, sequences] : {std::pair{"llama-8b", 1}, {"llama-8b-mb2", 2}}) {
@@ -61,8 +61,8 @@ TEST(PlanGpu, PresetsOf8BillionParametersFitOneH200) {
   }
 }
 
-// 4096 tokens of 8 billion parameters: 84% of 989 TFLOP/s in products (6.98 billion parameters of
-// linear layers), and what besides them moves bytes or is computed twice.
+// 4096 tokens of 8 billion parameters: products run at 84% of 989 TFLOP/s (6.98 billion parameters
+// of linear layers); the other work moves bytes or is computed twice.
 TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
   const Workplace place;
   const auto assumed = [&](const std::string& flags) {
@@ -81,12 +81,12 @@ TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
              products = assumed(selective + "mlp layernorm");
   EXPECT_NEAR(seconds(none, "linear layers"), 6 * 6.979e9 * 4096 / 740e12, 1e-3);
   EXPECT_EQ(seconds(none, "recompute"), 0);
-  // Gate and up, once more.
+  // Recompute repeats the products of gate and up.
   EXPECT_NEAR(seconds(products, "recompute") - seconds(light, "recompute"),
               2.0 * 32 * 4096 * 28672 * 4096 / 740e12, 1e-3);
   EXPECT_NEAR(seconds(light, "recompute"), 4.2e-3, 1e-3);
   EXPECT_EQ(seconds(light, "linear layers"), seconds(none, "linear layers"));
-  // 28 bytes of a parameter for AdamW, and 4 for the norm.
+  // 28 bytes per parameter for AdamW, and 4 for the norm.
   EXPECT_NEAR(light["optimizer"]["seconds"].as_number(), 32 * 8.03e9 / 4.2e12, 1e-3);
   EXPECT_NEAR(
       light["step_seconds"].as_number(),
@@ -97,7 +97,7 @@ TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
   EXPECT_TRUE(assumed("--no-time").is_null());
 }
 
-// Buffers of experts are fixed; a fuller rank computes more.
+// The buffers of experts have a fixed size; a fuller rank computes more.
 TEST(PlanGpu, TheLoadOfExpertsChangesTheTimeAlone) {
   const Workplace place;
   const Outcome r = place.run(
@@ -112,14 +112,14 @@ TEST(PlanGpu, TheLoadOfExpertsChangesTheTimeAlone) {
   for (const Json* load : {&uneven, &worst})
     EXPECT_EQ((*load)["rank_bytes"].as_integer(), all["memory"]["rank"]["total"].as_integer());
   const auto seconds = [](const Json& load) { return load["step_seconds"].as_number(); };
-  // Two products of 8192 rows more in each of two layers, forward and twice in backward.
+  // Two products with 8192 more rows in each of two layers, once in forward and twice in backward.
   EXPECT_NEAR(seconds(worst) - seconds(uneven), 2 * 3 * 2 * 2.0 * 8192 * 2048 * 4096 / 715e12,
               1e-6);
   EXPECT_EQ(all["time"]["assumed"]["step_seconds"].as_number(), seconds(uneven));
 }
 
-// Where buffers for any load are too large, the cause says so, and a rank's room for twice an even
-// one is suggested.
+// If buffers for any load are too large, the cause says so, and buffers for twice an even load are
+// suggested.
 TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
   const Workplace place;
   const auto memory = [&](const std::string& flags) {
@@ -144,7 +144,7 @@ TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
   EXPECT_TRUE(memory("--moe-expert-rank-capacity-factor 2")["fits"].as_bool());
 }
 
-// Suggests recomputing the parts that repeat the least work and still make the run fit.
+// The suggestion recomputes the parts that cost the least work and still make the run fit.
 TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   const Workplace place;
   const auto suggested = [&](const std::string& flags) {
@@ -176,7 +176,7 @@ TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   EXPECT_EQ(suggested("--device-memory 120").find("selective"), std::string::npos);
 }
 
-// Without recompute 8 billion parameters fit with the smaller parts alone.
+// Without recompute, 8 billion parameters fit only if attention runs in smaller parts.
 TEST(PlanGpu, AttentionRunsInLargerPartsWhereMemoryAllows) {
   struct Choice {
     std::string mib, cause;  // "": nothing was chosen

@@ -1,4 +1,4 @@
-// A plan of a run that no machine here could make takes no longer than looking at it.
+// The plan of a run far too large for this machine takes little time.
 #include <sstream>
 
 #include "base/json.h"
@@ -23,7 +23,7 @@ TEST(PlanLarge, Of175BillionParametersOn1024Ranks) {
   ASSERT_EQ(r.code, 0) << r.err;
   const Json plan = Json::parse(r.out);
   EXPECT_NEAR(plan["parameters"]["total"].as_number(), 174.6e9, 0.2e9);
-  // 1/128 of the layers, and 1/8 of the embedding: bf16, with gradients in f32.
+  // 1/128 of the layers and 1/8 of the embedding, in bf16 with f32 gradients.
   const Json& rank = plan["memory"]["rank"];
   EXPECT_NEAR(rank["parameters"].as_number(), 2 * 1.46e9, 0.1e9);
   EXPECT_NEAR(rank["gradients"].as_number(), 4 * 1.46e9, 0.2e9);

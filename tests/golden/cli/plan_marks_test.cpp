@@ -1,4 +1,4 @@
-// What `megatron plan` says before a run is what the run's arenas then hold, class by class.
+// `megatron plan` predicts exactly, class by class, what the run's arenas then hold.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -50,7 +50,7 @@ class PlanMarks : public ::testing::Test {
       if (record["type"].as_string() != "step") continue;
       for (const auto& [name, bytes] : record["memory"].as_object()) {
         if (name != "process") marks.classes[name] = bytes.as_integer();
-        // After the last step a rank may have given its memory back already.
+        // After the last step a rank may already have returned its memory.
         else marks.process = std::max(marks.process, bytes.as_integer());
       }
     }
@@ -78,7 +78,7 @@ const char* const kReal =
     "--data-cache-path cache --data-path " MEGATRON_GOLDEN
     "/indexed/preprocess/bpe2k_eod_text_document ";
 
-// Steps of many micro-batches, through which holes between tensors grow for hundreds of them.
+// Steps of so many micro-batches that holes between tensors grow for hundreds of them.
 const char* const kLong =
     "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
     "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --train-iters 4 "
@@ -89,7 +89,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.flags; }
 
-// Each run by itself, so that none takes long.
+// Runs each case in a test of its own, so that none takes long.
 class Cases {
  public:
   Cases() {
@@ -219,7 +219,7 @@ class Cases {
           "--recompute-granularity full"})
       add(kGpt, flags);
   }
-  // Texts that the model writes, which the first rank of any layout gathers it for.
+  // Text samples that the model writes; the first rank of any layout gathers the model for them.
   void samples() {
     begin("Samples");
     const std::string more =
@@ -232,14 +232,14 @@ class Cases {
           "--pipeline-model-parallel-size 2 --global-batch-size 96 --sample-interval 2"})
       add(kReal, more + flags);
   }
-  // However many samples the set has, and the plan opens no data.
+  // The plan holds for any number of samples in the set, because it opens no data.
   void whole_validation_set() {
     begin("WholeValidationSet");
     const std::string whole =
         "--vocab-size 2500 --split 90,10,0 --full-validation --eval-interval 1 ";
     add(kReal, whole);
     add(kReal, whole + "--pipeline-model-parallel-size 2");
-    // An interval that the run does not come to, and no test set: it never evaluates.
+    // The interval is longer than the run and there is no test set, so it never evaluates.
     add(kReal, whole + "--eval-interval 9 --eval-iters 0 --pipeline-model-parallel-size 2");
     add(kGpt, "--eval-interval 1 --eval-iters 40");
     add(kGpt, "--bf16 --log-params-norm");
@@ -260,7 +260,7 @@ class Cases {
           "--seq-length 700 --max-position-embeddings 700"})
       add(kLlama, flags);
   }
-  // A capacity that is padded makes the rows of experts the same, whatever the router chooses.
+  // With a padded capacity experts have the same number of rows, whatever the router chooses.
   void experts() {
     begin("Experts");
     for (const char* flags :
@@ -297,7 +297,7 @@ TEST_P(PlanMarksOf, APlanAreThoseOfTheRun) { expect_equal(GetParam().model, GetP
 INSTANTIATE_TEST_SUITE_P(Runs, PlanMarksOf, ::testing::ValuesIn(Cases().take()),
                          [](const auto& info) { return info.param.name; });
 
-// Uses models of some hundred megabytes, so that the program itself is negligible.
+// Uses models of several hundred megabytes, so that the program's own memory is negligible.
 class PlanOfAProcess : public PlanMarks, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(PlanOfAProcess, IsWithinATenthAndAHundredMegabytes) {

@@ -1,5 +1,5 @@
-// Runs that do not fit this machine, whatever it has: what `train` and `plan` say of them, and
-// models that no machine has room for. Sizes are shares of the machine's memory.
+// Messages of `train` and `plan` about runs that do not fit this machine, whatever its size, and
+// about models that fit no machine. Sizes are fractions of the machine's memory.
 #include <cmath>
 #include <set>
 #include <sstream>
@@ -13,7 +13,7 @@ namespace {
 
 double machine() { return static_cast<double>(available_memory()); }
 
-// Two layers with f32 state of 16 bytes a parameter, of so many times the machine's memory.
+// Two layers whose f32 state, 16 bytes per parameter, takes `share` times the machine's memory.
 Words model_of(double share) {
   const auto hidden = static_cast<int64_t>(std::sqrt(share * machine() / 16 / 24) / 64) * 64;
   return {"--num-layers",
@@ -73,7 +73,7 @@ TEST_F(PlanRefusal, OptimizersWithLessStateGiveAnotherResult) {
   EXPECT_NE(all.find("; changes the result)"), all.npos) << all;
 }
 
-// What is held of a parameter is too much in either type, and less with moments in bf16.
+// The state is too large in either type alone, and fits with bf16 and narrower moments together.
 TEST_F(PlanRefusal, FlagsHelpTogether) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
   const std::string all = suggestions(
@@ -83,7 +83,7 @@ TEST_F(PlanRefusal, FlagsHelpTogether) {
       << all;
 }
 
-// What is printed is what was tried: moments of Adam's are no flags of SGD.
+// Only settings that were tried are suggested: flags of Adam's moments do not apply to SGD.
 TEST_F(PlanRefusal, FlagsHelpTogetherWithAnotherOptimizer) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
   const Words flags =
@@ -115,8 +115,8 @@ TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
 }
 
 TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
-  // 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B. Few
-  // layers: each takes its time in every plan that is tried.
+  // 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B. Each
+  // has few layers, since every layer takes time in each plan that is tried.
   for (const Words& flags :
        {Words{"--num-layers", "16", "--hidden-size", "1048576", "--num-attention-heads", "128",
               "--seq-length", "4096", "--vocab-size", "100000", "--micro-batch-size", "1"},
@@ -125,7 +125,7 @@ TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
     EXPECT_EQ(suggestions(flags).find("--num-layers " + flags[1] + " "), std::string::npos);
 }
 
-// Flags and their values, one a line: "--bf16", "--num-layers 2".
+// Splits flags and their values, one per element: "--bf16", "--num-layers 2".
 std::set<std::string> given(const std::string& words) {
   std::set<std::string> all;
   std::istringstream in(words);
@@ -142,7 +142,7 @@ std::set<std::string> given(const std::string& words) {
   return all;
 }
 
-// What is suggested is another value than the run's, and fits: planned again from what is printed.
+// Every suggestion differs from the run's value and fits: the test plans the printed command again.
 class Suggestions : public PlanRefusal, public ::testing::WithParamInterface<std::string> {
  protected:
   static constexpr const char* kShape =
@@ -186,27 +186,40 @@ TEST_P(Suggestions, AreOthersThanTheRunsOwnAndFit) {
   EXPECT_GE(count, 1);
 }
 
-// Activations of long rows are divided among ranks, or computed in chunks: as little as is enough.
+// Activations of long rows are divided among ranks or computed in chunks, no further than needed.
 TEST_F(PlanRefusal, LongRowsAreDividedNoFurtherThanNeeded) {
   const auto long_rows = [](const std::string& memory) {
-    return Words{"--num-layers",          "8",
-                 "--hidden-size",         "4096",
-                 "--ffn-hidden-size",     "14336",
-                 "--swiglu",              "--num-attention-heads",
-                 "32",                    "--position-embedding-type",
-                 "rope",                  "--vocab-size",
-                 "32000",                 "--seq-length",
-                 "65536",                 "--micro-batch-size",
-                 "1",                     "--global-batch-size",
-                 "32",                    "--ranks",
-                 "8",                     "--use-distributed-optimizer",
-                 "--device",              "cuda",
-                 "--bf16",                "--device-memory",
+    return Words{"--num-layers",
+                 "8",
+                 "--hidden-size",
+                 "4096",
+                 "--ffn-hidden-size",
+                 "14336",
+                 "--swiglu",
+                 "--num-attention-heads",
+                 "32",
+                 "--position-embedding-type",
+                 "rope",
+                 "--vocab-size",
+                 "32000",
+                 "--seq-length",
+                 "65536",
+                 "--micro-batch-size",
+                 "1",
+                 "--global-batch-size",
+                 "32",
+                 "--ranks",
+                 "8",
+                 "--use-distributed-optimizer",
+                 "--device",
+                 "cuda",
+                 "--bf16",
+                 "--device-memory",
                  memory};
   };
   const auto fits = [&](const std::string& memory, const std::string& flag, int value) {
-    const Outcome r = run("plan", with(long_rows(memory),
-                                       {flag, std::to_string(value), "--no-time", "--json"}));
+    const Outcome r =
+        run("plan", with(long_rows(memory), {flag, std::to_string(value), "--no-time", "--json"}));
     EXPECT_EQ(r.code, 0) << r.err;
     return Json::parse(r.out)["memory"]["fits"].as_bool();
   };
@@ -245,7 +258,7 @@ TEST_F(PlanRefusal, CausesAndFiguresAreNamed) {
   EXPECT_NE(deep.out.find("    --device cuda --bf16 "), std::string::npos) << deep.out;
 }
 
-// Ranks of a machine are 8 with GPUs, unless given; on CPUs all, which the settings say.
+// Unless given, a machine has 8 ranks with GPUs; on CPUs it has all ranks, as the settings say.
 TEST_F(PlanRefusal, RanksOfAMachineAreSaid) {
   const Words words = with(
       model_of(0.001), {"--ranks", "4608", "--global-batch-size", "4608", "--no-time", "--json"});
@@ -273,14 +286,14 @@ TEST_F(PlanRefusal, RanksOfAMachineAreSaid) {
   EXPECT_EQ(note(planned({"--device", "cuda", "--nproc-per-node", "4"})), "");
 }
 
-// So many layers that their plan would take gigabytes by itself.
+// A model with so many layers that a full plan would itself take gigabytes.
 TEST_F(PlanRefusal, DeepModelsArePlannedByShallowOnes) {
   const Outcome r = run("plan", {"--num-layers", "65536", "--hidden-size", "64",
                                  "--num-attention-heads", "4", "--seq-length", "32", "--vocab-size",
                                  "1000", "--micro-batch-size", "1", "--no-time", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which need memory of their own
+    !defined(__SANITIZE_THREAD__)  // sanitizers use memory of their own
   EXPECT_LT(r.bytes, 1'000'000'000);
 #endif
   const Json plan = Json::parse(r.out);

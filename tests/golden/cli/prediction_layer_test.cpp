@@ -1,5 +1,5 @@
-// Published directories of GLM have a layer for multi-token prediction behind the last one: it is
-// left out.
+// Published GLM directories have a layer for multi-token prediction after the last layer; it is
+// ignored.
 #include <gtest/gtest.h>
 
 #include "golden/cli/process.h"
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 class PredictionLayer : public ::testing::Test {
  protected:
-  // A copy of glm4_moe, which has layers 0 to 2, with more tensors.
+  // Copies glm4_moe, which has layers 0 to 2, and adds tensors.
   std::string with_tensors(const std::string& name, const Words& tensors) {
     const std::string model = place_ / name;
     fs::copy(vectors("hf/glm4_moe"), model);
@@ -45,7 +45,7 @@ TEST_F(PredictionLayer, IsLeftOutWithOneLine) {
   EXPECT_EQ(Json::parse(more.out)["loss"], Json::parse(whole.out)["loss"]);
 }
 
-// Else it is one that config.json does not count.
+// A layer without that projection is an ordinary one that config.json does not count.
 TEST_F(PredictionLayer, HasTheProjectionOfOne) {
   const Outcome third = eval(with_tensors("third", {"model.layers.3.input_layernorm.weight"}));
   EXPECT_EQ(third.code, 2);

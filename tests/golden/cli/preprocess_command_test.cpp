@@ -1,4 +1,4 @@
-// `megatron preprocess`, `merge` and `inspect` as processes: killed, without room on the disk, with
+// `megatron preprocess`, `merge` and `inspect` as processes: killed, with a full disk, and with
 // input in many forms.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ std::string repeated_corpus(int times) {
   return text;
 }
 
-// Starts the program in the place and does not wait. output: file for what it prints.
+// Starts the program in the place without waiting. output: file for its printed output.
 pid_t start(const Workplace& place, std::vector<std::string> arguments,
             const std::string& output = "/dev/null") {
   const pid_t child = fork();
@@ -73,7 +73,7 @@ TEST(PreprocessCommand, KilledTenTimesLeavesNoFinishedIndex) {
     waitpid(child, &status, 0);
     killed += WIFSIGNALED(status);
     if (!fs::exists(place / "out_text_document.idx")) continue;
-    // Only whole files have that name.
+    // Only complete files have the final name.
     EXPECT_TRUE(read_file(place / "out_text_document.idx") ==
                 read_file(place / "whole_text_document.idx"));
     EXPECT_TRUE(read_file(place / "out_text_document.bin") ==
@@ -83,7 +83,7 @@ TEST(PreprocessCommand, KilledTenTimesLeavesNoFinishedIndex) {
   ASSERT_EQ(place.run(preprocess("in.jsonl", "out", {"--overwrite"})).code, 0);
   EXPECT_TRUE(read_file(place / "out_text_document.bin") ==
               read_file(place / "whole_text_document.bin"));
-  // The run removed what the killed ones left.
+  // The run removed the files that the killed runs left.
   EXPECT_EQ(place.listing().size(), 5u);
 }
 
@@ -91,7 +91,7 @@ TEST(PreprocessCommand, AFullDiskLeavesNothing) {
   const Workplace place;
   write_file(place / "in.jsonl", repeated_corpus(120));
   fs::create_directory(place / "out");
-  for (const rlim_t limit : {rlim_t{1} << 20, rlim_t{3} << 20}) {  // of .bin: 5.5 MB
+  for (const rlim_t limit : {rlim_t{1} << 20, rlim_t{3} << 20}) {  // the .bin needs 5.5 MB
     rlimit before{};
     getrlimit(RLIMIT_FSIZE, &before);
     const rlimit small{limit, before.rlim_max};
@@ -126,7 +126,7 @@ TEST(IndexCommand, BuildsNothingWhenItCannotBuildAll) {
   EXPECT_FALSE(has(unwritten.out, "file/cache")) << unwritten.out;
 }
 
-// What is mapped cannot be read any more: the program ends, and says so.
+// The mapped file was truncated and cannot be read: the program ends with a message.
 TEST(TrainCommand, TellsThatTokenFilesWereCutShort) {
   const Workplace place;
   std::string ids;
@@ -238,7 +238,7 @@ TEST(MergeCommand, TakesADirectoryInTheOrderOfItsFileNames) {
   write_file(place / "in/notes.txt", "not a pair");
   ASSERT_EQ(place.run({"merge", "--input", "in", "--output-prefix", "in/out"}).code, 0);
   EXPECT_TRUE(read_file(place / "in/out.idx") == read_file(vector_file("u16_merged.idx")));
-  // Its own output is no input of a second merge.
+  // A second merge does not read its own earlier output.
   ASSERT_EQ(place.run({"merge", "--input", "in", "--output-prefix", "in/out", "--overwrite"}).code,
             0);
   EXPECT_TRUE(read_file(place / "in/out.bin") == read_file(vector_file("u16_merged.bin")));

@@ -1,4 +1,4 @@
-// Runs the program as a user does and keeps what it says.
+// Runs the program as a user does and keeps its output.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace megatron::testing {
 
 using Words = std::vector<std::string>;
 
-// The words of a command line.
+// Splits a command line into words.
 inline Words words(const std::string& text) {
   std::istringstream in(text);
   Words all;
@@ -34,13 +34,13 @@ inline Words with(Words first, const Words& more) {
 }
 
 struct Outcome {
-  int code = 0;  // 128 + signal when it was killed
+  int code = 0;  // 128 + signal if it was killed
   std::string out, err;
-  double seconds = 0;  // of cores
-  int64_t bytes = 0;   // of memory, at most
+  double seconds = 0;  // CPU seconds
+  int64_t bytes = 0;   // peak memory
 };
 
-// A process that runs meanwhile.
+// A process that runs in the background.
 class Background {
  public:
   Background(pid_t child, std::string prefix) : child_(child), prefix_(std::move(prefix)) {}
@@ -53,7 +53,7 @@ class Background {
   Background& operator=(const Background&) = delete;
 
   void kill(int signal) const { ::kill(child_, signal); }
-  // True if it has ended by itself; wait() then does not block.
+  // True if the process has ended by itself; then wait() does not block.
   bool ended() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -80,7 +80,7 @@ class Background {
   std::string prefix_;
 };
 
-// A folder that is removed again; run() works in it.
+// A temporary folder; run() works in it.
 class Workplace {
  public:
   Workplace() {
@@ -93,7 +93,7 @@ class Workplace {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // One at a time. in: the file that is its standard input.
+  // Only one at a time. in: the file used as standard input.
   Background start(const std::vector<std::string>& arguments,
                    const std::string& in = "/dev/null") const {
     const std::string prefix = path_ + ".";
@@ -107,7 +107,7 @@ class Workplace {
     return start(arguments, in).wait();
   }
 
-  // Every file and directory in it, by its path from here.
+  // Every file and directory in the folder, by relative path.
   std::set<std::string> listing() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {

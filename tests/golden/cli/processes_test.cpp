@@ -1,4 +1,4 @@
-// Ranks as processes are the run that ranks as threads are.
+// Ranks as processes give the same run as ranks as threads.
 #include <sstream>
 
 #include "base/json.h"
@@ -14,7 +14,7 @@ class ProcessRun : public ::testing::Test {
     make_tiny_run(place_);
   }
 
-  // 12 steps on two ranks, with a checkpoint every third step; launched: as processes.
+  // 12 steps on two ranks with a checkpoint every third step. launched: run the ranks as processes.
   Words command(const std::string& folder, bool launched, const Words& more = {}) const {
     Words words = tiny_train(12, 2);
     if (launched) words.insert(words.begin(), {"launch", "-np", "2"});
@@ -52,7 +52,7 @@ TEST_F(ProcessRun, ThreadsAndProcessesGiveTheSameBits) {
   const Outcome processes = place_.run(command("processes", true));
   ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
   expect_same("threads", "processes");
-  // Reported once, not by every rank.
+  // The message is printed once, not by every rank.
   const std::string all = processes.out + processes.err;
   EXPECT_EQ(all.find("training starts from scratch"), all.rfind("training starts from scratch"));
 }

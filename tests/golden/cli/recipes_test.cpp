@@ -1,5 +1,5 @@
-// Each file of recipes/: its model has the tensors that were published, a rank fits the machine
-// that it names, and its twin, a small model with everything that is its family's, trains.
+// Each file of recipes/: its model has the published tensors, a rank fits the machine that it
+// names, and a small model with all features of its family trains.
 #include "settings/recipes.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
 
 class Recipes : public ::testing::TestWithParam<std::string> {};
 
-// What a comment of the recipe says: the number behind `label`, without its commas.
+// Returns the number after `label` in the recipe's comment, without its commas.
 double stated(const std::string& recipe, const std::string& label) {
   const std::string text(settings::recipe_text(recipe));
   std::smatch match;
@@ -55,7 +55,7 @@ models::Model model_named(const std::string& name) {
   return models::model_from_config_json(Json::parse(*settings::model_config_text(name)));
 }
 
-// Parameters that a token meets: all but the experts that its router leaves out.
+// Parameters used per token: all except the experts that the router does not choose.
 int64_t active_parameters(const models::Model& model) {
   const models::ModelFacts& facts = model->facts();
   const models::ExpertFacts& experts = *facts.experts;
@@ -65,7 +65,7 @@ int64_t active_parameters(const models::Model& model) {
                                 (experts.count - experts.chosen) * (3 * hidden * width + biases);
 }
 
-// Nothing is printed during its life.
+// Discards printed output during its lifetime.
 struct Quiet {
   Quiet() {
     ::testing::internal::CaptureStdout();
@@ -79,7 +79,7 @@ struct Quiet {
   Quiet& operator=(const Quiet&) = delete;
 };
 
-// "..._8xh100": how many of what.
+// Number and kind of the GPUs in a name such as "..._8xh100".
 struct Machine {
   int count = 0;
   std::string what;
@@ -95,7 +95,7 @@ Machine machine_of(const std::string& recipe) {
 TEST_P(Recipes, HaveThePublishedTensorsAndFit) {
   const Machine machine = machine_of(GetParam());
   const settings::TrainSettings s = settings_of({"--recipe", GetParam()});
-  // That both GPUs of 80 GB can give.
+  // Usable gigabytes of either GPU with 80 GB.
   constexpr double kGpu = 79;
   const plan::Plan plan = training::make_plan(s, {.samples = false, .device_memory = kGpu});
   EXPECT_EQ(static_cast<double>(plan.parameter_count()), stated(GetParam(), "Parameters"));
@@ -132,13 +132,13 @@ TEST_P(Recipes, TwinsTrain) {
   EXPECT_LT(result.model->parameter_count(), 1000000);
   EXPECT_EQ(result.model->num_layers(), 2);
   ASSERT_EQ(losses.size(), 3u);
-  // Three small steps from 512 equally likely tokens.
+  // The loss of three small steps stays near that of 512 equally likely tokens.
   for (const double loss : losses) EXPECT_NEAR(loss, std::log(512), 0.1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(settings::recipe_names()), test_name);
 
-// A model that --model-config describes is saved as a directory of its family, and a run goes on
+// A model described by --model-config is saved as a directory of its family, and a run continues
 // from it.
 TEST(ModelConfig, IsSavedInItsFamily) {
   const Workplace place;
@@ -159,7 +159,7 @@ TEST(ModelConfig, IsSavedInItsFamily) {
   EXPECT_EQ(config["vocab_size"].as_integer(), 300);
   EXPECT_EQ(config["final_logit_softcapping"].as_number(), 30);
   EXPECT_EQ(run({"--train-iters", "5"}), 2u);
-  // A file takes the place of the name, and is checked like it.
+  // A file may be given instead of a name and is checked in the same way.
   EXPECT_EQ(run({"--train-iters", "6", "--model-config", place / "run/iter_0000005/config.json"}),
             1u);
   const std::string error =
@@ -169,8 +169,8 @@ TEST(ModelConfig, IsSavedInItsFamily) {
 
 class PublishedModels : public ::testing::TestWithParam<std::string> {};
 
-// Keys of an object and of those within it with their values, of sizes the keys alone; what lists
-// say comes together.
+// Collects the keys of a nested object with their values, but only the keys of sizes. The contents
+// of a list are merged.
 void flatten(const Json& json, const std::string& key, std::set<std::string>& lines) {
   static const std::set<std::string> kSizes = {
       "attention-chunk-size", "count",
@@ -190,8 +190,8 @@ void flatten(const Json& json, const std::string& key, std::set<std::string>& li
   }
 }
 
-// True if heads share keys, and whether all heads together are as wide as what flows between
-// layers.
+// Returns whether query heads share key heads, and whether all heads together are as wide as the
+// hidden size.
 std::pair<bool, bool> proportions(const models::Model& model) {
   const models::AttentionFacts& a = *model->facts().attention;
   return {a.key_heads != a.heads, a.head_size * a.heads == model->hidden_size()};

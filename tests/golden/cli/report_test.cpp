@@ -1,4 +1,4 @@
-// `megatron report`: what it writes, prints and refuses.
+// `megatron report`: its files, its output and what it refuses.
 #include <gtest/gtest.h>
 
 #include "golden/cli/process.h"
@@ -54,7 +54,7 @@ TEST_F(Report, RefusesWithReasons) {
   EXPECT_EQ(place_.listing(), (std::set<std::string>{"a", "a/log.jsonl", "file"}));
 }
 
-// A report replaces a report, and nothing else.
+// A new report replaces only an older report.
 TEST_F(Report, LeavesOtherFilesAlone) {
   write_file(place_ / "a/log.jsonl", log());
   write_file(place_ / "x.idx", std::string("MMIDIDX\0\0", 9) + "rest");

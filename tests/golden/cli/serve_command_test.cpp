@@ -1,4 +1,4 @@
-// `megatron serve` from its start to its end.
+// `megatron serve` from start to shutdown.
 #include <gtest/gtest.h>
 #include <httplib.h>
 
@@ -8,7 +8,7 @@
 namespace megatron::testing {
 namespace {
 
-// A model of 64 positions that knows nothing, made once.
+// An untrained model with 64 positions, made once for all tests.
 class ServeCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -111,7 +111,7 @@ TEST_F(ServeCommand, ReadsOtherWeights) {
   EXPECT_EQ(server.wait().code, 0);
 }
 
-// Its address is one that a browser takes.
+// The printed address works in a browser.
 TEST_F(ServeCommand, ListensOnIPv6) {
   Background server = place_->start(serve({"--host", "::1"}));
   const int port = served_port(*place_, server, "[::1]");
@@ -123,7 +123,8 @@ TEST_F(ServeCommand, ListensOnIPv6) {
   EXPECT_EQ(server.wait().code, 0);
 }
 
-// Its running text would take much longer; a signal that comes with the first is no second one.
+// The running text would take much longer. A signal that arrives together with the first does not
+// count as a second one.
 TEST_F(ServeCommand, ASecondSignalEndsItAtOnce) {
   Outcome r = place_->run(
       words("train --hidden-size 16 --num-attention-heads 2 --micro-batch-size 1 --train-iters 1 "

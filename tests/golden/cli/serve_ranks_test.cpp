@@ -1,4 +1,4 @@
-// `megatron serve` with a model that ranks divide.
+// `megatron serve` with a model divided among ranks.
 #include <gtest/gtest.h>
 #include <httplib.h>
 
@@ -41,7 +41,7 @@ class ServeRanks : public ::testing::Test {
 };
 Workplace* ServeRanks::place_ = nullptr;
 
-// Where it can be asked.
+// Sends requests to the server's address.
 class Client {
  public:
   Client(const Workplace& place, const Background& server)
@@ -52,7 +52,7 @@ class Client {
   httplib::Result post(const std::string& path, const std::string& body) {
     return client_.Post(path, body, "application/json");
   }
-  // The part of a successful answer that is the same each time.
+  // Returns the part of a successful answer that is the same each time.
   std::string part(const std::string& path, const std::string& body, const std::string& name) {
     const httplib::Result result = post(path, body);
     if (!result || result->status != 200) throw Error(result ? result->body : "no answer");
@@ -63,7 +63,7 @@ class Client {
                 R"({"prompt": ["Hello there", "A man"], "max_tokens": 30, "temperature": 0})",
                 "choices");
   }
-  // Sampled texts with log-probabilities, of prompts too.
+  // Sampled texts with log-probabilities, also of prompts.
   std::string sampled() {
     return part("/v1/completions",
                 R"({"prompt": ["Hello there", "A man"], "max_tokens": 30, "n": 2, "seed": 7,
@@ -76,7 +76,7 @@ class Client {
   int reload(const std::string& load) {
     return post("/admin/reload", R"({"load": ")" + load + "\"}")->status;
   }
-  // The events of the long text; on_first: when the first has come.
+  // Returns the events of the long text; calls on_first when the first has arrived.
   std::string stream_long(const std::function<void()>& on_first) {
     httplib::Request request;
     request.method = "POST";
@@ -102,7 +102,7 @@ struct Answers {
   std::string greedy, sampled, embeddings, greedy2;
 };
 
-// Answers of `run`, then of `run2`, which is served after it; then the server ends.
+// Returns the answers of `run`, then of `run2` after a reload, and stops the server.
 Answers answers_of(const Workplace& place, const Words& command) {
   Background server = place.start(command);
   Answers a;
@@ -126,7 +126,7 @@ Answers answers_of(const Workplace& place, const Words& command) {
   return a;
 }
 
-// As threads, and as processes of a launcher.
+// Runs the ranks as threads, and as processes of a launcher.
 TEST_F(ServeRanks, AnswerAsOneRankDoes) {
   const Answers one = answers_of(*place_, serve({}));
   EXPECT_NE(one.greedy, one.greedy2);
@@ -149,7 +149,7 @@ TEST_F(ServeRanks, AnswerAsOneRankDoes) {
   }
 }
 
-// What runs is finished after SIGTERM, or stopped when its time is over.
+// After SIGTERM the server finishes running texts, or stops them when the time limit is over.
 TEST_F(ServeRanks, EndAfterTheLastText) {
   for (const bool waits : {true, false}) {
     Background server =
@@ -165,8 +165,8 @@ TEST_F(ServeRanks, EndAfterTheLastText) {
   }
 }
 
-// Two processes without a launcher that would end the one with the other. The second one has a
-// directory of its own, without run2.
+// Two processes without a launcher that would end one when the other ends. The second has its own
+// directory, without run2.
 class TwoProcesses {
  public:
   explicit TwoProcesses(const Workplace& place) {

@@ -1,4 +1,4 @@
-// Runs whose models `megatron serve` serves.
+// Makes the runs whose models `megatron serve` serves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline void make_served_run(const Workplace& place, const std::string& shape,
   ASSERT_EQ(r.code, 0) << r.err;
 }
 
-// The port, once the server says it; 0: it has ended. host: as its address has it.
+// Waits for the port that the server prints; 0 if the server has ended. host: as in its address.
 inline int served_port(const Workplace& place, const Background& server,
                        const std::string& host = "127.0.0.1") {
   const std::string before = "http://" + host + ":";

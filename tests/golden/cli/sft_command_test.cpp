@@ -1,4 +1,4 @@
-// `megatron sft`: chats in, a fine-tuned model out.
+// `megatron sft` makes a fine-tuned model from chats.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -74,6 +74,19 @@ TEST_F(Sft, FineTunesAModelDirectoryWithValidation) {
   EXPECT_LT(std::stod(losses("tuned").at(0)), std::stod(losses("base").at(1)));
 }
 
+// It sees the tokenizer's special tokens, and is what the model is served with.
+TEST_F(Sft, AGivenTemplateIsSavedWithTheModel) {
+  const std::string text =
+      "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content + eos_token }}"
+      "{% endgeneration %}{% endfor %}";
+  std::ofstream(place_ / "own.jinja") << text;
+  const Outcome r = place_.run(command("out", "--chat-template own.jinja"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_file(place_ / "out/iter_0000006/chat_template.jinja"), text);
+  const Outcome shown = place_.run(command("none", "--chat-template own.jinja --show 1"));
+  EXPECT_NE(shown.out.find("[[1<|im_end|>]]"), std::string::npos) << shown.out;
+}
+
 TEST_F(Sft, ShowsWhatCarriesLoss) {
   const Outcome r = place_.run(command("none", "--show 2"));
   EXPECT_EQ(r.code, 0) << r.err;
@@ -93,7 +106,11 @@ TEST_F(Sft, BadInputIsRefusedBeforeAStep) {
   std::ranges::replace(line, std::string("chats.jsonl"), std::string("bad.jsonl"));
   refused(line, {"bad.jsonl:2", "assistant"});
   std::ranges::replace(line, std::string("bad.jsonl"), std::string("missing.jsonl"));
-  refused(line, {"missing.jsonl"});
+  refused(line, {"missing.jsonl", "--data-path"});
+  const Outcome help = place_.run({"sft", "--help"});
+  EXPECT_NE(help.out.find("files of chats"), std::string::npos) << help.out;
+  EXPECT_EQ(help.out.find("--mock-data"), std::string::npos) << help.out;
+  refused({"sft"}, {"--data-path FILE", "sft --model DIR --data-path"});
   refused(command("out", "--mock-data"), {"--mock-data", "--chats"});
   refused(command("out", "--reset-attention-mask"), {"--reset-attention-mask", "--chats"});
   refused(command("out", "--chat-packing tight"), {"tight", "bfd_split"});

@@ -1,5 +1,5 @@
-// What surrounds the process: closed streams, a launcher's variables, limits of a cgroup, signals
-// that nobody can catch.
+// The process's environment: closed streams, a launcher's variables, limits of a cgroup, and
+// signals that cannot be caught.
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class Surroundings : public ::testing::Test {
  protected:
-  // Runs the program in the place by a line of sh, with text in front of its name and behind its
+  // Runs the program in the place by a shell command, with text before its name and after its
   // arguments. Returns the exit code.
   int shell(const std::string& before, const Words& arguments, const std::string& behind) const {
     std::string line = "cd '" + place_.path() + "' && " + before + " '" MEGATRON_BINARY "'";
@@ -78,7 +78,7 @@ TEST_F(Surroundings, AKilledBenchLeavesNothing) {
   EXPECT_EQ(bench.wait().code, 128 + SIGKILL);
 }
 
-// A group with a limit of memory, where this user may make one.
+// A cgroup with a memory limit, if this user may create one.
 class MemoryGroup {
  public:
   explicit MemoryGroup(int64_t bytes) {

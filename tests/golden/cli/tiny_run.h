@@ -1,4 +1,4 @@
-// A run of seconds with checkpoints after each of its steps.
+// A run that takes seconds and saves a checkpoint after each step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ inline Words tiny_train(int steps, int ranks = 1) {
           "1"};
 }
 
-// place/data, and place/run with the checkpoints of steps 1 and 2.
+// Creates place/data, and place/run with the checkpoints of steps 1 and 2.
 inline void make_tiny_run(const Workplace& place) {
   for (const char* suffix : {".bin", ".idx"}) {
     std::filesystem::copy(vectors("indexed/preprocess/bpe2k_eod_text_document") + suffix,

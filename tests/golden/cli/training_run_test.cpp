@@ -1,4 +1,4 @@
-// What `megatron train` does round the steps.
+// The work of `megatron train` besides its steps: samples, signals and saves.
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -42,8 +42,8 @@ TEST_F(TrainingRun, WritesSamplesWhileItTrains) {
   EXPECT_FALSE(samples[3]["text"].as_string().empty());
 }
 
-// Whatever layout holds the model, the first rank writes what one rank writes: before the first
-// step's sums are rounded otherwise, the weights are the same.
+// On any layout the first rank writes the same samples: before sums of the first step are rounded
+// differently, the weights are the same.
 TEST_F(TrainingRun, WritesTheSameSamplesOnAnyLayout) {
   const Words sampling = {"--sample-interval",
                           "1",
@@ -76,7 +76,7 @@ TEST_F(TrainingRun, WritesTheSameSamplesOnAnyLayout) {
     EXPECT_EQ(texts("many" + std::to_string(number++), layout), one);
 }
 
-// Where every token ends a text, a sample has one.
+// Every token ends a text here, so a sample has one token.
 TEST_F(TrainingRun, SamplesEndAtTheModelsEndTokens) {
   const auto text = [&](const std::string& folder, const Words& more) {
     const Outcome r = place_.run(
@@ -108,7 +108,7 @@ TEST_F(TrainingRun, APromptThatDoesNotFitIsRefusedBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(place_ / "out"));
 }
 
-// The loss of the terminal: the run saves and ends, but goes on where nohup has it ignored.
+// After SIGHUP the run saves and ends, unless the signal is ignored, as under nohup.
 TEST_F(TrainingRun, AHangUpEndsItAfterASaveUnlessItIsIgnored) {
   const Words handled = {"--exit-signal-handler", "--save-interval", "1000"};
   for (const bool ignored : {false, true}) {
@@ -126,8 +126,8 @@ TEST_F(TrainingRun, AHangUpEndsItAfterASaveUnlessItIsIgnored) {
   }
 }
 
-// Exit code 4, a checkpoint of the step it came to, and the same command goes on with the same
-// bits.
+// The run ends with exit code 4 and a checkpoint of its last step, and the same command continues
+// with the same bits.
 TEST_F(TrainingRun, ASignalEndsItAfterASave) {
   const Words handled = {"--exit-signal-handler", "--save-interval", "1000"};
   ASSERT_EQ(place_.run(command(400, "whole", handled)).code, 0);

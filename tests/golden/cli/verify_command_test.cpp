@@ -1,4 +1,4 @@
-// `megatron verify` and `megatron selftest`: what they print and their exit codes.
+// The output and exit codes of `megatron verify` and `megatron selftest`.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Logits of sequences read piece by piece against those of one forward pass, bit for bit.
+// Compares logits of sequences read in pieces with those of one forward pass, bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace megatron::testing {
 
-// Pages of a state for sequences that are read to their ends: those of neighbouring blocks lie
-// apart, and those that windows leave behind are no pages any more.
+// Pages of a state in which sequences are read to their ends. Pages of neighbouring blocks are not
+// adjacent, and pages that windows leave behind become invalid.
 class TestPages {
  public:
   TestPages(models::Stage& stage, const std::vector<Tokens>& sequences, int64_t block_size)
@@ -39,12 +39,12 @@ class TestPages {
   nn::SequenceStateShape shape;
 
  private:
-  std::vector<int64_t> windows_;                           // by group
-  std::vector<std::vector<std::vector<int32_t>>> tables_;  // by group and sequence
+  std::vector<int64_t> windows_;                           // one per group
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // indexed by group and sequence
 };
 
-// Reads sequences through a state, `piece` tokens of each a pass, and returns the logits of every
-// token by sequence.
+// Reads sequences through a state, `piece` tokens of each per pass. Returns the logits of every
+// token, by sequence.
 inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
                                                         const std::vector<Tokens>& sequences,
                                                         int64_t piece) {
@@ -86,7 +86,7 @@ inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
   return logits;
 }
 
-// How many values differ in any bit.
+// Number of values that differ in any bit.
 inline size_t differing(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return std::max(a.size(), b.size());
   size_t count = 0;
@@ -95,7 +95,7 @@ inline size_t differing(const std::vector<float>& a, const std::vector<float>& b
   return count;
 }
 
-// `batch` sequences of lengths between 1 and `longest`, one of them as long.
+// Returns `batch` sequences with lengths from 1 to `longest`, at least one of them with `longest`.
 inline std::vector<Tokens> ragged(int64_t batch, int64_t longest, int64_t vocabulary,
                                   uint64_t seed) {
   std::vector<Tokens> sequences;
@@ -110,7 +110,8 @@ inline std::vector<Tokens> ragged(int64_t batch, int64_t longest, int64_t vocabu
   return sequences;
 }
 
-// Every piece, batch and length: bits of the logits as those of one pass a sequence.
+// For every piece, batch and length, the logits are bit-identical to those of one pass per
+// sequence.
 inline void expect_bits_of_one_pass(RandomModel& m, const std::vector<int64_t>& lengths,
                                     const std::vector<int64_t>& batches,
                                     const std::vector<int64_t>& pieces) {

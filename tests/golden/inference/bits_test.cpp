@@ -1,4 +1,4 @@
-// Cached and uncached logits are the same bits, whatever the batch and the pieces.
+// Cached and uncached logits are bit-identical, whatever the batch and the pieces.
 #include "golden/inference/bits.h"
 
 #include "amx_emulator.h"
@@ -34,7 +34,7 @@ TEST(Bits, TinyLlama) {
   }
 }
 
-// Experts with one row and with many of them.
+// Experts with a single row and experts with many rows.
 TEST(Bits, TinyExperts) {
   for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
     const kernels::cpu::UseBf16Products use(products);
@@ -52,7 +52,7 @@ TEST(Bits, TinyExperts) {
   }
 }
 
-// The matrices of GPT-2 124M, two layers of its twelve.
+// Matrices of the size of GPT-2 124M, in two of its twelve layers.
 TEST(Bits, WidthsOf124M) {
   for (const DType type : {DType::f32, DType::bf16}) {
     RandomModel m(gpt2_shape(2, 768, 12, 1027, 320), type);

@@ -1,4 +1,4 @@
-// What requests get when they share pages, wait for them and give them back.
+// Requests share pages, wait for pages and return them.
 #include <map>
 #include <random>
 
@@ -18,7 +18,7 @@ using inference::RequestUpdate;
 
 constexpr int64_t kSharedVocabulary = 53, kSharedPositions = 256;
 
-// Prompts that begin like others, of all lengths.
+// Requests of all lengths whose prompts share prefixes with others.
 Request shared_request(uint64_t number) {
   Tokens prompt =
       random_tokens(static_cast<int64_t>(number * 29 % 150), kSharedVocabulary, number % 3);
@@ -50,9 +50,9 @@ int64_t bytes_of_blocks(RandomModel& m, int64_t blocks, int64_t block_size) {
   return blocks * block_size * elements * size_of(m.type());
 }
 
-// 500 requests in random order and at random moments, with others that are cancelled, in a cache
-// that is too small for all that run: each gets what it gets alone, in a cache where nothing is
-// shared.
+// Submits 500 requests in random order and at random moments, cancels some more, and uses a cache
+// too small for all that run. Each request gets the result that it gets alone, in a cache where
+// nothing is shared.
 void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool preempted = true) {
   std::vector<std::vector<double>> expected;
   for (uint64_t n = 0; n < requests; ++n) {
@@ -102,7 +102,7 @@ TEST(SharedCache, InBf16AndWithWindowsToo) {
   expect_results_of_each_alone(m, 500, false);
 }
 
-// 100,000 random submits and cancels; the model has one layer, and passes are few.
+// 100,000 random submissions and cancellations; the model has one layer and runs few passes.
 TEST(SharedCache, LeaksNoBlock) {
   RandomModel m(llama_shape(1, 32, 1, 1, kSharedVocabulary, kSharedPositions), DType::f32);
   Engine e(m.model, m.runtime,
@@ -128,7 +128,7 @@ TEST(SharedCache, LeaksNoBlock) {
   EXPECT_LE(e.cache_use().found, e.cache_use().blocks);
 }
 
-// The pages of a text are there for the next one, whose prompt is longer by some tokens.
+// The pages of a text are reused by the next request, whose prompt is a few tokens longer.
 TEST(SharedCache, ReadsOnlyWhatIsNew) {
   RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
   Engine e(m.model, m.runtime, {.max_requests = 2, .block_size = 32});
@@ -143,13 +143,13 @@ TEST(SharedCache, ReadsOnlyWhatIsNew) {
   EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8);
   EXPECT_EQ(e.statistics().cached_tokens, 192);
   EXPECT_EQ(numbers_of(results[again]), numbers_of(results[first]));
-  // Whose log-probabilities of the prompt are asked for, reads all of it.
+  // A request for log-probabilities of the prompt reads all of it.
   e.submit({.prompt = prompt, .max_tokens = 1, .logprobs = 0});
   while (!e.idle()) take_updates(e.step(), results);
   EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8 + 200);
 }
 
-// Running requests go on while a long prompt is read beside them.
+// Running requests continue while a long prompt is read.
 TEST(SharedCache, ALongPromptDoesNotStopTheOthers) {
   RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
   Engine e(m.model, m.runtime, {.max_requests = 4, .max_tokens = 16});
@@ -165,8 +165,8 @@ TEST(SharedCache, ALongPromptDoesNotStopTheOthers) {
   }
 }
 
-// Weights that change under way: from then on requests get what a new engine's would, tokens that
-// were drawn stay.
+// Weights change while requests run: from then on requests get the results of a new engine, and
+// tokens drawn before are kept.
 TEST(SharedCache, IsReadAnewWithOtherWeights) {
   RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
   Engine e(m.model, m.runtime, {.max_requests = 2, .block_size = 32});

@@ -1,4 +1,4 @@
-// Output held to grammars, with the tokens of tokenizers of every kind.
+// Output constrained by grammars, with tokenizers of every kind.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Constraint : public ::testing::TestWithParam<const char*> {};
 TEST_P(Constraint, TextsSatisfyTheirSchemas) {
   const Known known(GetParam());
   int texts = 0;
-  uint64_t first = 0;  // other schemas for each
+  uint64_t first = 0;  // seed of the schemas
   for (const char c : std::string_view(GetParam())) first = 31 * first + static_cast<uint8_t>(c);
   for (uint64_t seed = first; seed < first + 20; ++seed)
     texts += std::max(0, check_random_schema(known.tokenizer, known.tokens, seed));
@@ -35,7 +35,7 @@ TEST_P(Constraint, TextsSatisfyTheirSchemas) {
   EXPECT_EQ(texts > 100, spells_json) << texts;
 }
 
-// Exactly, with the spaces that decoders drop.
+// Texts match exactly, including spaces that decoders drop.
 TEST_P(Constraint, TextsMatchTheirPatterns) {
   const Known known(GetParam());
   std::mt19937_64 random(5);
@@ -53,7 +53,7 @@ TEST_P(Constraint, TextsMatchTheirPatterns) {
   for (const char* pattern : {"[a-z]{1,8}(?: [a-z]{1,8}){0,3}", " ?a(?: {0,3}|b)", "a  b",
                               "[ab]| [ab]", "(?:é|漢|😀|e)*", "| b"})
     check(pattern);
-  // A text that begins with a space.
+  // The text begins with a space.
   for (const char* pattern : {" [a-c]{1,3}", "  b", " {1,4}a"}) {
     if (known.tokens->joining() == tokenizers::Joining::leading_spaces) {
       EXPECT_THROW(Matcher(Grammar::from_regex(pattern), known.tokens), Error) << pattern;
@@ -63,7 +63,7 @@ TEST_P(Constraint, TextsMatchTheirPatterns) {
   }
 }
 
-// A text of the model's own making is taken, token by token.
+// The constraint accepts a text that the model generated, token by token.
 TEST_P(Constraint, TakesTheTokenizersOwnTokens) {
   const Known known(GetParam());
   if (known.tokens->joining() == tokenizers::Joining::first_token_spaces) return;

@@ -1,4 +1,4 @@
-// Requests that come and go while others run.
+// Requests that are submitted and finish while others run.
 #include "inference/engine.h"
 
 #include <map>
@@ -31,7 +31,7 @@ Request request(uint64_t number) {
 
 class Engines : public ::testing::TestWithParam<bool> {
  protected:
-  // Alone, in an engine of its own.
+  // Result of the request alone in a new engine.
   std::vector<double> alone(const Request& r) {
     return numbers_of(inference::generate(m_.model, m_.runtime, std::span(&r, 1), {})[0]);
   }
@@ -44,7 +44,7 @@ class Engines : public ::testing::TestWithParam<bool> {
                  DType::f32};
 };
 
-// What an engine's requests got so far, by id.
+// Collects the results of an engine's requests by id.
 class Results {
  public:
   explicit Results(Engine& engine) : engine_(engine) {}
@@ -74,8 +74,8 @@ class Results {
   std::map<RequestId, bool> finished_;
 };
 
-// Orders of submission and what runs with a request change nothing of it, though some are
-// submitted midway and others cancelled: its random numbers are those of its number.
+// A result depends neither on the order of submission nor on the requests that run with it, even if
+// some are submitted midway and others cancelled: its random numbers follow from its number.
 TEST_P(Engines, AResultIsThatOfTheRequestAlone) {
   constexpr size_t kRequests = 8;
   std::vector<std::vector<double>> expected;
@@ -102,7 +102,7 @@ TEST_P(Engines, AResultIsThatOfTheRequestAlone) {
   }
 }
 
-// The waiting one is taken when the first ends, with another that goes on.
+// The waiting request starts when the first ends, while another continues.
 TEST_P(Engines, AFreePlaceIsTakenByTheNextThatWaits) {
   Engine e = engine(2);
   Results results(e);
@@ -125,7 +125,7 @@ TEST_P(Engines, AFreePlaceIsTakenByTheNextThatWaits) {
   EXPECT_TRUE(results.finished(last));
 }
 
-// One that waits for 256 passes is as due as one of the next lower priority that comes then.
+// After waiting for 256 passes, a request ranks like a new one of the next higher priority.
 TEST_P(Engines, ALowerPriorityGoesFirstButForThoseThatWaitLong) {
   Engine e = engine(1);
   Results results(e);
@@ -166,7 +166,7 @@ TEST_P(Engines, CancelFreesThePlaceAndEndsTheUpdates) {
   EXPECT_TRUE(e.step().empty()) << "idle";
 }
 
-// In the middle of a long prompt, too.
+// Cancels in the middle of a long prompt too.
 TEST_P(Engines, CancelledWhileItsPromptIsRead) {
   Engine e = engine(2, 4);
   Results results(e);

@@ -1,4 +1,4 @@
-// Generation of every family, and of models whose attention looks back through windows.
+// Generation with every family, and with models whose attention uses windows.
 #include "golden/inference/losses.h"
 #include "inference/engine.h"
 #include "unit/models/family_models.h"
@@ -8,14 +8,14 @@ namespace {
 
 using inference::Request;
 
-// Initial values are wide, so that the logits differ.
+// Uses widely spread initial values, so that the logits differ.
 Json wide_config(const std::string& name) {
   Json config = family_config(name);
   config.set("initializer_range", 0.3);
   return config;
 }
 
-// The loss of `token` behind `text`, by one pass over the text.
+// Loss of `token` after `text`, by one pass over the text.
 double loss_behind(RandomModel& m, const Tokens& text, int32_t token) {
   nn::Batch batch = whole_batch(m, {text});
   Tokens labels(text.size());
@@ -29,8 +29,9 @@ double loss_behind(RandomModel& m, const Tokens& text, int32_t token) {
   return to_floats(models::head_loss(m.model, tape, out, batch)).back();
 }
 
-// What each token is drawn from is the pass over the text so far, in every bit: in a window of 7
-// tokens, within and beyond the original context of 24, several requests at once.
+// The logits from which each token is drawn are bit-identical to a pass over the text so far: with
+// a window of 7 tokens, within and beyond the original context of 24, and for several requests at
+// once.
 void expect_uncached_bits(RandomModel& m) {
   inference::Engine engine(m.model, m.runtime, {.max_requests = 3, .max_tokens = 8});
   std::map<inference::RequestId, Tokens> texts;
@@ -68,8 +69,8 @@ TEST_P(Families, CachedIsUncachedBitForBit) {
   }
 }
 
-// Pages that a window of 100 leaves behind are not there any more; pieces of one token, of some,
-// and longer than the window, texts of several lengths at once.
+// Pages behind a window of 100 are released. Pieces have one token, several, or more than the
+// window, and texts of several lengths run together.
 TEST(Windows, OfALongTextAreThoseOfOnePass) {
   for (const DType type : {DType::f32, DType::bf16}) {
     models::ModelFlags flags = llama_shape(3, 32, 4, 2, 61, 700);
@@ -80,7 +81,7 @@ TEST(Windows, OfALongTextAreThoseOfOnePass) {
   }
 }
 
-// As a request alone, whatever else is there, and with places that are used again.
+// Results equal those of each request alone, whatever else runs, also in slots that are reused.
 TEST(Windows, OfSeveralRequestsAreThoseOfEachAlone) {
   models::ModelFlags flags = llama_shape(2, 32, 4, 2, 61, 900);
   flags.window_size = "63,0";

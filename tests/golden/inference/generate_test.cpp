@@ -1,4 +1,5 @@
-// Continuations: bits of log-probabilities, independence of the batch, and where they end.
+// Continuations: bits of log-probabilities, independence of the batch, and conditions that end
+// them.
 #include "inference/generate.h"
 
 #include <cmath>
@@ -98,7 +99,7 @@ class Generate : public ::testing::Test {
   RandomModel m_{gpt2_shape(2, 32, 4, 97, 16), DType::f32};
 };
 
-// The last position gives one more token, which none can follow.
+// The last position yields one more token, after which the text must end.
 TEST_F(Generate, EndsAtTheModelsPositions) {
   const Generation g = one({.prompt = {1, 2, 3}, .max_tokens = 40});
   EXPECT_EQ(g.tokens.size(), 14u);
@@ -133,7 +134,7 @@ TEST_F(Generate, OnlyLogProbabilitiesOfAPrompt) {
   const Generation g = one(request);
   EXPECT_TRUE(g.tokens.empty());
   expect_losses_of_evaluation(m_, request, g);
-  // With one that goes on.
+  // Runs together with a request that continues.
   const std::vector<Request> two = {request, {.prompt = {5, 6}, .max_tokens = 3}};
   const auto results = inference::generate(m_.model, m_.runtime, two, {});
   EXPECT_TRUE(results[0].tokens.empty());
@@ -152,7 +153,7 @@ TEST_F(Generate, DrawsBelowTheVocabulary) {
   }
 }
 
-// Every token but one ends the text.
+// Every token except one ends the text.
 TEST_F(Generate, GoesOnToTheMinimum) {
   Request request{.prompt = {1, 2, 3}, .max_tokens = 10, .sampling = {.min_tokens = 4}};
   for (int32_t id = 0; id < 97; ++id)
@@ -165,7 +166,7 @@ TEST_F(Generate, GoesOnToTheMinimum) {
   EXPECT_EQ(std::ranges::count(tokens, 5), 4);
 }
 
-// The generated text alone counts, not the prompt.
+// Only the generated text counts, not the prompt.
 TEST_F(Generate, PenaltiesCountTheGeneratedText) {
   Request request{.prompt = {7, 8, 7}, .max_tokens = 13, .sampling = {.temperature = 0}};
   const Tokens plain = tokens_of(one(request));

@@ -1,4 +1,5 @@
-// Log-probabilities of generations against the losses of training and evaluation, bit for bit.
+// Compares log-probabilities of generations with the losses of training and evaluation, bit for
+// bit.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ inline Tokens tokens_of(const inference::Generation& g) {
   return ids;
 }
 
-// Everything of a generation that has bits.
+// All floating-point values of a generation.
 inline std::vector<double> numbers_of(const inference::Generation& g) {
   std::vector<double> all = g.prompt_log_probabilities;
   for (const auto& token : g.tokens) {
@@ -34,7 +35,7 @@ inline void expect_losses_of_evaluation(RandomModel& m, const inference::Request
   Tokens all = request.prompt;
   const Tokens generated = tokens_of(g);
   all.insert(all.end(), generated.begin(), generated.end());
-  // In a batch of three, as evaluation might have it.
+  // Uses a batch of three, as evaluation might.
   const std::vector<float> losses = whole_losses(m, {all, all, all});
   EXPECT_EQ(whole_losses(m, {all, all, all}, Tape::Mode::record), losses);
   size_t i = 0;

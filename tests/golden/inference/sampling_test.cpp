@@ -1,4 +1,4 @@
-// The distribution that tokens are drawn from, as transformers' logits processors leave it.
+// The distribution from which tokens are drawn, compared with transformers' logits processors.
 #include "inference/sampling.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Log-probabilities of a prompt from one of its tokens on, and what else was likely there.
+// Log-probabilities of a prompt from a given token on, with the most likely alternatives.
 #include <algorithm>
 
 #include "base/error.h"
@@ -60,7 +60,7 @@ TEST_F(PromptScores, FromATokenOnAreTheLastOfAll) {
   }
 }
 
-// The second request reads its last pages alone.
+// The second request reads only its last pages.
 TEST_F(PromptScores, ReadNoneOfTheCachedTokensBefore) {
   Engine e = engine();
   Request request{.prompt = random_tokens(140, kScoredVocabulary, 3),

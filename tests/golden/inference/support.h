@@ -1,4 +1,4 @@
-// Models with random weights, and what they say without a state: one forward pass over everything.
+// Models with random weights, and their results without a state: one forward pass over all tokens.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline models::ModelFlags gpt2_shape(int64_t layers, int64_t hidden, int64_t hea
   return flags;
 }
 
-// Rotary positions, shared key heads, RMSNorm, a gated block, output weights of its own.
+// Rotary positions, shared key heads, RMSNorm, a gated block and untied output weights.
 inline models::ModelFlags llama_shape(int64_t layers, int64_t hidden, int64_t heads,
                                       int64_t kv_heads, int64_t vocabulary, int64_t positions) {
   models::ModelFlags flags;
@@ -63,7 +63,7 @@ class RandomModel {
   Runtime runtime;
 
  private:
-  // Wide weights, so that the logits differ.
+  // Widely spread weights, so that the logits differ.
   static models::ModelFlags spread(models::ModelFlags flags) {
     if (*flags.hidden_size < 100) flags.init_method_std = 0.3;
     return flags;
@@ -90,8 +90,8 @@ inline Tensor integers(Runtime& runtime, const Tokens& values) {
   return t;
 }
 
-// Equal sequences, one behind the other, in one pass; labels are the tokens behind each, the last
-// has none.
+// Concatenates sequences of equal length for one pass. The labels are the next tokens; the last
+// token of each has none.
 inline nn::Batch whole_batch(RandomModel& m, const std::vector<Tokens>& sequences) {
   const auto length = sequences[0].size();
   Tokens tokens, positions, labels;
@@ -115,7 +115,7 @@ inline nn::Batch whole_batch(RandomModel& m, const std::vector<Tokens>& sequence
           .loss_weights = w};
 }
 
-// Logits of the loss [T, V] of one sequence.
+// Logits [T, V] of one sequence.
 inline std::vector<float> whole_logits(RandomModel& m, const Tokens& tokens) {
   const nn::Batch batch = whole_batch(m, {tokens});
   Tape tape(m.runtime, Tape::Mode::infer);
@@ -123,8 +123,8 @@ inline std::vector<float> whole_logits(RandomModel& m, const Tokens& tokens) {
   return to_floats(m.model.loss_logits(tape, out));
 }
 
-// Loss of each token of equal sequences, as training's evaluation (infer) and its steps (record)
-// compute it.
+// Loss of each token of sequences of equal length, computed as in evaluation (infer) or in training
+// steps (record).
 inline std::vector<float> whole_losses(RandomModel& m, const std::vector<Tokens>& sequences,
                                        Tape::Mode mode = Tape::Mode::infer) {
   const nn::Batch batch = whole_batch(m, sequences);

@@ -1,4 +1,4 @@
-// What jinja2, as transformers sets it up, renders or raises for small templates.
+// Compares small templates, which render or raise, with jinja2 configured as in transformers.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// Broken templates: whatever stands in one, it renders or throws TemplateError, within bounds.
+// Broken templates: each renders or throws TemplateError, within the limits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::vector<std::string> sources() {
   return result;
 }
 
-// Variables of a chat with all that cases have.
+// Variables of a chat, with every field that the cases use.
 Variables variables() {
   std::ifstream file(kChats + "/cases.jsonl");
   for (std::string text; std::getline(file, text);) {
@@ -148,7 +148,7 @@ TEST(TemplateFuzz, OnlyErrorsComeOut) {
     }
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(testing::kHangSeconds)) << source;
   }
-  EXPECT_GT(parsed, 500);  // the mutations reach the interpreter
+  EXPECT_GT(parsed, 500);  // enough mutations reach the interpreter
   EXPECT_GT(rendered, 150);
 }
 

@@ -19,7 +19,7 @@ models::Model gpt2_124m() {
       {.num_layers = 12, .hidden_size = 768, .num_attention_heads = 12, .vocab_size = 50257}, 1024);
 }
 
-// Hidden 64, 8 heads of 8, 2 key heads, feed-forward 192, 2 layers, 1000 tokens, untied.
+// Hidden 64, 8 heads of 8, 2 key heads, feed-forward 192, 2 layers, 1000 tokens, untied output.
 models::ModelFlags llama_flags() {
   models::ModelFlags f{
       .num_layers = 2, .hidden_size = 64, .num_attention_heads = 8, .ffn_hidden_size = 192};
@@ -48,7 +48,7 @@ TEST(Flops, Llama) {
   EXPECT_DOUBLE_EQ(small_llama()->training_flops(128), 3.0 * (40501248.0 + 4194304.0));
 }
 
-// Kernel calls of forward and backward of two sequences.
+// Kernel calls of forward and backward on two sequences.
 StepWork work_of(const models::Model& model, int64_t length) {
   Runtime meta({DeviceKind::meta, 0}, 1);
   const auto stage = model.build(meta, DType::f32, 0);
@@ -70,8 +70,9 @@ StepWork work_of(const models::Model& model, int64_t length) {
   return recorder.take();
 }
 
-// Products in full. Attention by the pairs that masks leave, of which a token's with itself counts
-// half; backward's scores are no product of the model's but forward's once more.
+// Products are counted in full. Attention counts the pairs that masks keep, and half of each
+// token's pair with itself. The scores that backward computes again are not part of the model's
+// operations.
 TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
   for (const auto& [name, model] : testing::family_models()) {
     for (const int64_t length : {1, 5, 24, 31}) {
@@ -141,7 +142,7 @@ TEST(Parameters, ByClassAndSpan) {
   EXPECT_EQ(llama.at("head output"), 64000);
 }
 
-// 124M: the model's formula and Megatron-LM's differ by the padded rows of the vocabulary alone.
+// For 124M, the model's formula and Megatron-LM's differ only by the padded rows of the vocabulary.
 TEST(Flops, FormulasOfAStep) {
   const std::vector<FlopCount> flops = step_flops(gpt2_124m(), 50304, 512, 1024);
   ASSERT_EQ(flops.size(), 3U);

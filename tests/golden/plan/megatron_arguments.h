@@ -1,4 +1,4 @@
-// The arguments of the vectors as the formulas take them.
+// Converts the arguments of the golden vectors to the input of the formulas.
 #pragma once
 
 #include "base/json.h"

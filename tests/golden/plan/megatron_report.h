@@ -1,4 +1,4 @@
-// The lines that Megatron-LM prints of what a run will need, to the letter.
+// The report that Megatron-LM prints about a run's requirements, character by character.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Megatron-LM's own figures: all of the vectors.
+// Compares with all golden vectors of Megatron-LM's own figures.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -54,8 +54,8 @@ TEST(MegatronFlops, PackedBatches) {
   }
 }
 
-// Narayanan et al. 2021 (arXiv 2104.04473), equation 2, without the recompute that makes 72 to 96:
-// 72 B s l h^2 (1 + s / (6 h) + V / (12 h l)).
+// Narayanan et al. 2021 (arXiv 2104.04473), equation 2, without the recompute that turns the factor
+// 72 into 96: 72 B s l h^2 (1 + s / (6 h) + V / (12 h l)).
 TEST(MegatronFlops, FullAttentionIsThePapers) {
   const double batch = 1536, s = 2048, layers = 96, h = 12288, vocabulary = 51200;
   for (const Json& c : vectors("flops")) {
@@ -71,7 +71,7 @@ TEST(MegatronFlops, FullAttentionIsThePapers) {
   FAIL() << "gpt3_175b is not there";
 }
 
-// 3 x 2^87, more than a 64-bit count holds.
+// 3 x 2^87, which exceeds a 64-bit count.
 TEST(MegatronFlops, TheLargestBatch) {
   const Tokens tokens = Tokens::alike(1LL << 31, 1LL << 28);
   EXPECT_EQ(FlopTerms({.token = 0, .pair = 3}).total(tokens), 464227514732017603087171584.0);

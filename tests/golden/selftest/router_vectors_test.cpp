@@ -1,4 +1,4 @@
-// Routers, their losses, rows of experts and their capacity against Megatron-LM's.
+// Routers, their losses, rows of experts and capacities, compared with Megatron-LM's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// Tolerance for elements, relative to the largest.
+// Tolerance of an element, relative to the largest.
 constexpr double kRelative = 1e-6;
 
 class RouterVectors : public ::testing::TestWithParam<DeviceKind> {
@@ -51,7 +51,7 @@ class RouterVectors : public ::testing::TestWithParam<DeviceKind> {
                                     : RouterScore::softmax;
   }
 
-  // A tensor of the file.
+  // Returns a tensor of the file.
   Numbers numbers(const Json& c, const char* field) const {
     return file_.doubles(c["name"].as_string() + "." + field);
   }
@@ -88,9 +88,8 @@ class RouterVectors : public ::testing::TestWithParam<DeviceKind> {
   const Table& kernels() { return table(GetParam()); }
   Stream& stream() { return runtime_.stream(); }
 
-  // [T,k], the experts of a token in ascending order, with their weights; -1 behind those of a
-  // token that has fewer than others. What the map has without a weight pads an expert to its
-  // capacity.
+  // [T,k], the experts of a token in ascending order, with their weights, followed by -1 for tokens
+  // with fewer experts. Entries of the map without a weight pad an expert to its capacity.
   Routed routed(const Json& c) {
     const Numbers map = numbers(c, "map"), probs = numbers(c, "probs");
     const auto experts = static_cast<size_t>(c["experts"].as_integer());
@@ -156,7 +155,7 @@ TEST_P(RouterVectors, WeightsAndTheirGradients) {
                               .dweights = of({tokens, k}, dweights),
                               .dlogits = dlogits},
                              stream());
-    // Beside its own largest, in which a softmax of one expert has none.
+    // The tolerance is relative to at least 1: with one expert, the softmax has no gradient.
     const Numbers expected = numbers(c, "grad_logits"), gradient = to_doubles(dlogits);
     const double largest = std::abs(
         *std::ranges::max_element(expected, {}, [](double value) { return std::abs(value); }));
@@ -167,12 +166,12 @@ TEST_P(RouterVectors, WeightsAndTheirGradients) {
   EXPECT_EQ(compared, 16);
 }
 
-// Their tokens are [seq, batch]: ours are those of one sequence after the other.
+// Megatron-LM's tokens are [seq, batch]; here one sequence follows the other.
 TEST_P(RouterVectors, LossesAndTheirGradients) {
   int compared = 0;
   for (const Json& c : cases("losses")) {
     const std::string name = c["name"].as_string();
-    if (has(c, "padding_mask")) continue;  // nothing here pads
+    if (has(c, "padding_mask")) continue;  // there is no padding here
     const int64_t length = c["seq"].as_integer(), batch = c["batch"].as_integer(),
                   experts = c["experts"].as_integer(), k = c["topk"].as_integer(),
                   tokens = length * batch;
@@ -259,7 +258,7 @@ TEST_P(RouterVectors, RowsOfExpertsAndBack) {
                            .slots = slots,
                            .rows = places},
                           stream());
-    // Rows without a token are among theirs where ours come last.
+    // Megatron-LM has rows without a token among the others; here they come last.
     const Numbers ours = to_doubles(slots);
     const auto used_tokens = [&](int64_t begin, int64_t end, bool mine) {
       Numbers list;
@@ -324,8 +323,8 @@ TEST_P(RouterVectors, RowsOfExpertsAndBack) {
   EXPECT_EQ(compared, 4);
 }
 
-// Which choices of an expert with a capacity are kept; where that depends on how equal ones are
-// ordered, how many.
+// Checks which choices of an expert with a capacity are kept. If that depends on the order of equal
+// ones, checks only their number.
 TEST_P(RouterVectors, ExpertsWithACapacity) {
   int compared = 0;
   for (const Json& c : cases("token_dropping")) {
@@ -410,7 +409,7 @@ TEST_P(RouterVectors, EvenAssignmentsAndTheirChoices) {
   EXPECT_EQ(compared, 2);
 }
 
-// Scores are logits here. What is taken off them is a bias with the other sign.
+// The scores are logits here. What is subtracted from them is a bias with the opposite sign.
 TEST_P(RouterVectors, QuantilesOfScores) {
   const Json c = case_named("quantile");
   const int64_t k = c["topk"].as_integer();

@@ -1,5 +1,4 @@
-// The checks pass on the machine as it is, and each deliberate fault is caught by the check that is
-// there for it.
+// The checks pass on the unmodified machine, and each deliberate fault is caught by its check.
 #include "selftest/selftest.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +30,7 @@ TEST_P(Passing, OnThisMachine) {
   EXPECT_GE(summary.passed.size(), 1u);
 }
 
-// Those of ranks one by one, so that each ends soon.
+// Runs the checks of ranks one at a time, so that each test is short.
 std::vector<std::string> filters() {
   std::vector<std::string> all = {"kernels/", "gradients/", "model/", "bits/"};
   for (const Check& check : checks(1))

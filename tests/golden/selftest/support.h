@@ -1,4 +1,4 @@
-// Copies of vectors that a test may spoil.
+// Copies of golden vectors that a test may modify.
 #pragma once
 
 #include <unistd.h>
@@ -17,7 +17,7 @@ inline std::string vectors(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/" + name;
 }
 
-// A directory that is removed again.
+// A temporary directory, removed at the end.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -33,8 +33,8 @@ class TemporaryDirectory {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-// Rewrites a file of f32 tensors (others are kept as they are) after `change` was made to it; a new
-// name becomes a tensor of one dim.
+// Rewrites a file of f32 tensors after `change` has modified them; tensors of other types are kept.
+// A new name becomes a one-dimensional tensor.
 inline void change_tensors(const std::string& path, const std::function<void(Values&)>& change) {
   std::vector<checkpoint::TensorToWrite> tensors;
   std::map<std::string, std::string> bytes;

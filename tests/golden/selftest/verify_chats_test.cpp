@@ -1,4 +1,4 @@
-// Chats, packing and packed rows as TRL and transformers have them.
+// Chats, packing and packed rows, compared with TRL and transformers.
 #include "selftest/verify_chats.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Hugging Face directories and training trajectories made by other systems.
+// Verifies Hugging Face directories and training trajectories made by other systems.
 #include "selftest/verify.h"
 
 #include <gtest/gtest.h>
@@ -49,8 +49,8 @@ TEST_P(Model, ComesBackByteForByte) {
   EXPECT_GT(report.compared(), 15);
 }
 
-// Three layers: stages get unequal shares of them, one of four none; two key heads: four ranks
-// share each.
+// Three layers: stages get unequal shares, and one of four gets none. Two key heads: each is shared
+// by two of four ranks.
 TEST_P(Model, AgreesHoweverItIsDivided) {
   const std::string directory = vectors(std::string("hf/") + GetParam());
   const int64_t compared = verify(directory, {}).at(0).compared();
@@ -79,7 +79,7 @@ const VerifyOptions kTwoLevels = {.context_parallel = 4,
                                   .context_exchange = {parallel::ContextExchange::a2a_p2p},
                                   .context_levels = {2, 2}};
 
-// Sequences that cannot be divided are padded.
+// Sequences that cannot be divided evenly are padded.
 TEST_P(Model, AgreesWithSequencesDivided) {
   using parallel::ContextExchange;
   const std::string directory = vectors(std::string("hf/") + GetParam());
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                                            "llama_fp16", "llama_sharded"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A model that torch.save wrote, and the directory of the set hf whose weights it has.
+// A model written by torch.save, and the directory of the set hf with the same weights.
 class TorchModel : public ::testing::TestWithParam<std::pair<const char*, const char*>> {
  protected:
   std::string directory() const { return vectors(std::string("torch/") + GetParam().first); }
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Vectors, TorchModel,
                                            std::pair{"llama_sharded", "llama_bf16"}),
                          [](const auto& info) { return std::string(info.param.first); });
 
-// GPT-OSS as released.
+// GPT-OSS in its released format.
 TEST(Mxfp4Model, IsWrittenAgainInBf16) {
   const TemporaryDirectory folder;
   const Report report = verify_rewrite(vectors("mxfp4/released"), folder / "out");
@@ -151,8 +151,8 @@ TEST(Mxfp4Model, IsWrittenAgainInBf16) {
   }
 }
 
-// The published GPT-2 was saved from the model without its head: its names lack "transformer.", and
-// it has the buffers of a mask.
+// The published GPT-2 was saved from the model without its head: its tensor names lack
+// "transformer.", and it contains mask buffers.
 TEST(Gpt2, WithoutThePrefixOfItsNames) {
   const TemporaryDirectory folder;
   const std::string model = copy_of("hf/gpt2", folder);
@@ -189,8 +189,8 @@ TEST(VerifyRewrite, LeavesFilesOfTorchThatAreNotRead) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out/pytorch_model.bin"));
 }
 
-// Every other family and scaling of rotary positions, in the layouts of which each shows something
-// else.
+// Every other family and scaling of rotary positions, each in the layouts that exercise its
+// features.
 class OtherModel : public ::testing::TestWithParam<const char*> {
  protected:
   std::string directory() const { return vectors(std::string("hf/") + GetParam()); }
@@ -216,7 +216,7 @@ TEST_P(OtherModel, AgreesHoweverItIsDivided) {
   expect_passed(verify(directory(), pipeline), 2);
   expect_passed(verify(directory(), sharded), 2);
   if (std::string(GetParam()) == "gpt_neox") {
-    EXPECT_THROW(verify(directory(), tensor), Error);  // three heads
+    EXPECT_THROW(verify(directory(), tensor), Error);  // has three heads
   } else {
     expect_passed(verify(directory(), tensor), 2);
   }
@@ -224,12 +224,13 @@ TEST_P(OtherModel, AgreesHoweverItIsDivided) {
 
 TEST_P(OtherModel, AgreesWithSequencesDivided) {
   expect_passed(verify(directory(), {.context_parallel = 2}), 2);
-  if (std::string(GetParam()) == "gpt_neox")  // three heads
+  if (std::string(GetParam()) == "gpt_neox")  // has three heads
     EXPECT_THROW(verify(directory(), kTwoLevels), Error);
   else expect_passed(verify(directory(), kTwoLevels), 2);
 }
 
-// Windows, chunks and sinks on ranks that exchange what is seen, or heads.
+// Attention with windows, chunks and sinks, on ranks that exchange only the visible tokens, or
+// heads.
 TEST(SeenTokens, AreEnoughForEachExchange) {
   using parallel::ContextExchange;
   for (const std::string model : {"mistral", "llama4_text", "gpt_oss"})
@@ -249,8 +250,8 @@ INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
                                            "olmoe", "glm4_moe", "gpt_oss", "llama4_text"),
                          [](const auto& info) { return std::string(info.param); });
 
-// GPT-NeoX's golden directory has three heads: the same model with four, of random weights, in the
-// layouts that its tests cannot have. Losses and gradients, in fp64.
+// GPT-NeoX's golden directory has three heads. The same model with four heads and random weights
+// runs in the layouts that three heads exclude; compares losses and gradients in fp64.
 TEST(GptNeox, WithFourHeadsAgreesHoweverItIsDivided) {
   Json config = Json::read(vectors("hf/gpt_neox/config.json"));
   config.set("num_attention_heads", 4);
@@ -280,7 +281,7 @@ TEST_P(Trajectory, IsMet) {
 
 TEST_P(Trajectory, IsMetByEightRanks) {
   const std::string directory = vectors(std::string("train/") + GetParam());
-  // The auxiliary loss of a micro-batch is not that of its halves.
+  // The auxiliary loss of a micro-batch differs from that of its halves.
   const int replicas = std::string(GetParam()) == "mixtral_aux" ? 1 : 2;
   const std::vector<Report> reports = verify_trajectory(
       directory, {.tensor_parallel = 2, .pipeline_parallel = 2, .data_parallel = replicas});
@@ -289,7 +290,7 @@ TEST_P(Trajectory, IsMetByEightRanks) {
   for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
 }
 
-// Other instruction sets round elsewhere.
+// Other instruction sets round differently.
 TEST_P(Trajectory, IsMetWithAvx2) {
   if ((hwy::SupportedTargets() & HWY_AVX2) == 0) GTEST_SKIP() << "this processor has no AVX2";
   hwy::SetSupportedTargetsForTest(HWY_AVX2);
@@ -335,8 +336,8 @@ struct ExpertLayout {
 };
 class DividedExperts : public ::testing::TestWithParam<ExpertLayout> {};
 
-// Experts among data-parallel ranks, among tensor-parallel ranks that divide the tokens, and each
-// sliced; five experts on five ranks, of which three have no sequence.
+// Experts divided among data-parallel ranks, among tensor-parallel ranks that divide the tokens,
+// and each sliced; also five experts on five ranks, three of which have no sequence.
 TEST_P(DividedExperts, GiveWhatTransformersComputed) {
   const auto& [directory, options] = GetParam();
   for (const Report& report : verify(vectors(directory), options))
@@ -448,7 +449,7 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
   }
 }
 
-// A trajectory next to its model, which may be changed.
+// A trajectory and its model in a folder that a test may modify.
 class TrajectoryFolder : public ::testing::Test {
  protected:
   std::string folder_of(const std::string& name) {
@@ -462,7 +463,8 @@ class TrajectoryFolder : public ::testing::Test {
   static Report verified(const std::string& folder) {
     return verify_trajectory(folder, {.devices = {DeviceKind::cpu}}).at(0);
   }
-  // With elements [0, count) of a parameter expected elsewhere, after all steps or the first.
+  // Reports after the expected elements [0, count) of a parameter were changed, for all steps or
+  // the first.
   Report with_moved(const std::string& name, const std::string& key, int count, float by) {
     const std::string folder = folder_of(name);
     change_tensors(folder + "/expected.safetensors", [&](Values& values) {
@@ -474,7 +476,7 @@ class TrajectoryFolder : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-constexpr float kLionRate = 3e-4f;  // of llama_lion's case.json
+constexpr float kLionRate = 3e-4f;  // from llama_lion's case.json
 const std::string kKeys = "model.layers.1.self_attn.k_proj.weight";
 
 TEST_F(TrajectoryFolder, AllowsASignOfLionThatRoundingTurned) {
@@ -498,7 +500,7 @@ TEST_F(TrajectoryFolder, MeasuresTheFirstStepByTheMovementOfAll) {
   const std::string folder = folder_of("llama_sgd");
   double movement = 0;
   change_tensors(folder + "/expected.safetensors", [&](Values& values) {
-    // Between the two lies most of the run.
+    // Most of the run lies between these two.
     const auto &one = values.at("step1." + kKeys), &last = values.at("final." + kKeys);
     for (size_t i = 0; i < one.size(); ++i) movement += std::pow(last[i] - one[i], 2);
   });

@@ -1,4 +1,4 @@
-// What a server answers is what the engine gives; a stream's parts put together are the whole
+// A server's answers equal the engine's results, and the parts of a stream together are the whole
 // answer.
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,7 @@ class Answers : public ::testing::Test {
     served_ = nullptr;
   }
 
-  // The engine's own text of a prompt, up to a byte 0.
+  // The engine's own text for a prompt, up to a byte 0.
   static inference::Generation own(const std::string& prompt, int64_t max_tokens,
                                    const inference::SamplingOptions& sampling, uint64_t number = 0,
                                    int64_t logprobs = -1) {
@@ -62,7 +62,7 @@ TEST_F(Answers, CompletionsAreTheEnginesOwn) {
     const bool ended = own.finish == inference::Finish::end_token;
     EXPECT_EQ(choices[i]["finish_reason"].as_string(), ended ? "stop" : "length");
     const Json& logprobs = choices[i]["logprobs"];
-    const size_t tokens = own.tokens.size();  // the end token has a log-probability, too
+    const size_t tokens = own.tokens.size();  // the end token has a log-probability too
     ASSERT_EQ(logprobs["token_logprobs"].as_array().size(), tokens);
     for (size_t t = 0; t < tokens; ++t) {
       EXPECT_EQ(logprobs["token_logprobs"].as_array()[t].as_number(),
@@ -86,7 +86,7 @@ TEST_F(Answers, TokensAreAPromptToo) {
   EXPECT_EQ(text("[[72, 101, 108], [65]]"), text(R"("Hel")"));
 }
 
-// All tokens of the text, with the prompt's, whose first has no probability.
+// Returns all tokens including the prompt's, whose first token has no probability.
 TEST_F(Answers, Echo) {
   const Json answer = served_->get(
       "/v1/completions", R"({"prompt": "Hallo", "echo": true, "logprobs": 0, "max_tokens": 0})");
@@ -110,7 +110,7 @@ TEST_F(Answers, Echo) {
   const auto& likely = echoed["logprobs"]["top_logprobs"].as_array();
   EXPECT_TRUE(likely[0].is_null());
   for (size_t i = 1; i < 5; ++i) {
-    const Json::Object& names = likely[i].as_object();  // the most likely token, and the prompt's
+    const Json::Object& names = likely[i].as_object();  // the most likely token and the prompt's
     const Json& own_value = echoed["logprobs"]["token_logprobs"].as_array()[i];
     EXPECT_EQ(names.back().second, own_value);
     EXPECT_EQ(names.size(), names[0].second == own_value ? 1u : 2u);
@@ -123,7 +123,7 @@ TEST_F(Answers, Echo) {
     EXPECT_EQ(after[i + 5].as_integer(), offsets[i].as_integer() + 5);
 }
 
-// As vLLM answers them: of each token but the first its own and the most likely ones, by id.
+// Same format as vLLM: for each token except the first, itself and the most likely ones, by id.
 TEST_F(Answers, LogprobsOfPrompts) {
   const std::string more = R"("max_tokens": 3, "seed": 3, )";
   const Json answer = served_->get("/v1/completions", R"({"prompt": ["Hallo", "A"], "n": 2, )" +
@@ -148,7 +148,8 @@ TEST_F(Answers, LogprobsOfPrompts) {
                 other["logprob"].as_number() > one["logprob"].as_number());
     }
   }
-  // It changes nothing else, and stands beside fewer alternatives of the text.
+  // prompt_logprobs changes nothing else, and may differ from the number of alternatives of the
+  // text.
   const Json plain =
       served_->get("/v1/completions",
                    R"({"prompt": "Hallo", "echo": true, "logprobs": 1, )" + more + R"("n": 1})");
@@ -188,7 +189,7 @@ TEST_F(Answers, BestOfAnswersTheMostProbable) {
   EXPECT_EQ(best["usage"], all["usage"]);
 }
 
-// A stop string ends the text before it; tokens behind the end are not answered.
+// A stop string ends the text before it; tokens after the end are not returned.
 TEST_F(Answers, Stops) {
   const std::string same = R"("prompt": "Hello", "seed": 2, "max_tokens": 40, "logprobs": 0)";
   const Json whole = served_->get("/v1/completions", "{" + same + "}")["choices"].as_array()[0];
@@ -262,7 +263,7 @@ TEST_F(Answers, StreamsAreTheWholeAnswer) {
   }
 }
 
-// The messages, rendered and continued.
+// Renders the messages with the template and continues them.
 TEST_F(Answers, ChatsContinueTheRenderedTemplate) {
   const std::string body =
       R"({"messages": [{"role": "system", "content": "be"},
@@ -309,7 +310,7 @@ TEST_F(Answers, ChatsContinueTheRenderedTemplate) {
   }
 }
 
-// The plain form of chats, and what ends an answer in it.
+// The plain chat format, and the strings that end an answer in it.
 TEST_F(Answers, ChatsOfAModelWithoutATemplate) {
   ServedModel bare(served_options(), "");
   const auto prompt = [&](const std::string& rest) {
@@ -362,7 +363,7 @@ TEST_F(Answers, ChatsGoOnWithAMessageAndWithVariables) {
   EXPECT_EQ(content(R"({"role": "user", "content": "x"}],
                        "chat_template_kwargs": {"think": true}})"),
             continued("u:x\na:<think></think>"));
-  // Tools are part of the prompt where they may be called.
+  // Tools are part of the prompt if the model may call them.
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
   EXPECT_EQ(content(R"({"role": "user", "content": "x"}], )" + tools + "}"),
             continued("[f ]<tool_call>u:x\na:"));
@@ -399,7 +400,7 @@ TEST_F(Answers, ModelsTokensAndHealth) {
   EXPECT_EQ(health->status, 200);
 }
 
-// The mean of what enters the output layer, of length 1.
+// The mean of the output layer's inputs, normalized to length 1.
 TEST_F(Answers, Embeddings) {
   const Json answer =
       served_->get("/v1/embeddings", R"({"model": "tiny", "input": ["Hello", [65, 66, 67]]})");
@@ -430,7 +431,7 @@ TEST_F(Answers, Embeddings) {
   }
 }
 
-// Megatron-LM's static server: texts with their prompts.
+// The endpoint of Megatron-LM's static server, which returns texts with their prompts.
 TEST_F(Answers, MegatronsOwnEndpoint) {
   const std::string body = R"({"prompts": ["Hello", "A"], "tokens_to_generate": 5, "top_k": 1,
                                "logprobs": true, "no_log": true})";

@@ -1,10 +1,10 @@
-// Bad requests: each is answered by its field, and the server goes on.
+// Bad requests: the answer names the field, and the server continues.
 #include "golden/server/support.h"
 
 namespace megatron::testing {
 namespace {
 
-// A request, or a part of one, and the field that its error names.
+// A request, or a part of one, and the field that the error must name.
 struct Refusal {
   std::string body, param;
   int status = 400;
@@ -19,7 +19,7 @@ class Errors : public ::testing::Test {
   }
   static ServedModel* served_;
 
-  // Each, between what all have in common, is refused with its status and field.
+  // Sends each part between a common begin and end, and expects the given status and field.
   static void refused(const std::string& path, const std::string& begin,
                       const std::vector<Refusal>& refusals, const std::string& end) {
     httplib::Client client = served_->client();
@@ -148,7 +148,8 @@ TEST_F(Errors, FieldsOfChats) {
   refused(path, "{", {{"", "messages"}}, "}");
 }
 
-// What clients send of fields that are not there changes nothing, or is refused by the field.
+// Unsupported fields that clients send are accepted if they change nothing; otherwise the error
+// names the field.
 TEST_F(Errors, ValuesThatChangeNothingAreTaken) {
   const std::string both = R"("max_tokens": 1, "length_penalty": 1.0, "typical_p": 1, "best_of": 1,
       "repetition_penalty": 1, "early_stopping": false, "use_beam_search": false, "min_p": 0,

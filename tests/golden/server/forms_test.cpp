@@ -1,4 +1,4 @@
-// Texts that are held to a form, biases, and prompts that the cache has.
+// Constrained output, logit biases, and prompts that are in the cache.
 #include "golden/server/support.h"
 
 namespace megatron::testing {
@@ -124,7 +124,7 @@ TEST_F(Forms, StructuredOutputs) {
             "structured_outputs");
 }
 
-// They are named in a header; a strict schema is refused for them.
+// A header names the ignored keywords; a strict schema with such keywords is refused.
 TEST_F(Forms, KeywordsThatAreNotHeldTo) {
   const std::string schema = R"({"type": "object", "required": ["n"], "additionalProperties": false,
       "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9, "not": {"const": 3}}}})";
@@ -168,7 +168,7 @@ TEST_F(Forms, WhatCannotBeHeldTo) {
   EXPECT_EQ(param(R"("priority": 101)"), "priority");
 }
 
-// A pattern with too many readings is the request's error, also in the middle of a text.
+// A pattern with too many parses is an error of the request, even in the middle of a text.
 TEST_F(Forms, PatternsThatAreAmbiguous) {
   std::string letters;
   for (char c = 'a'; c <= 'z'; ++c) letters += {c, '?', static_cast<char>(c - 'a' + 'A'), '?'};

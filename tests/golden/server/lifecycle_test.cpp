@@ -1,4 +1,4 @@
-// Clients that leave, queues that are full, deadlines, slow clients, and the end of a server.
+// Clients that disconnect, full queues, deadlines, slow clients, and shutdown of the server.
 #include <sys/socket.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 constexpr int64_t kManyPositions = 1 << 16;
 const std::string kLong = R"({"prompt": "x", "ignore_eos": true, "max_tokens": 60000, )";
 
-// Waits for what must come soon; the limit is there for what hangs.
+// Waits for a condition that must hold soon; the limit only catches hangs.
 template <class F>
 bool comes(F&& f) {
   const auto limit = steady_clock::now() + std::chrono::seconds(30);
@@ -34,7 +34,7 @@ server::ServerOptions long_options() {
   return options;
 }
 
-// A connection that a test writes by hand.
+// A connection whose bytes a test writes itself.
 class RawClient {
  public:
   explicit RawClient(int port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -52,7 +52,7 @@ class RawClient {
   void write(const std::string& text) const {
     EXPECT_EQ(send(socket_, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
   }
-  // The server may have closed it.
+  // Ignores errors, since the server may have closed the connection.
   void try_write(const std::string& text) const {
     send(socket_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -60,7 +60,7 @@ class RawClient {
     write("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" +
           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
   }
-  // All up to the end of the connection.
+  // Reads until the connection ends.
   std::string read_all() const {
     std::string text;
     char buffer[4096];
@@ -131,8 +131,8 @@ TEST_F(Lifecycle, TooManyAreRefused) {
   EXPECT_EQ(served.post("/v1/completions", body)->status, 200);
 }
 
-// Most that a request may ask for, of a server with places for 2 texts in all: they wait for each
-// other.
+// A request asks for the maximum number of texts from a server with slots for two in all: the texts
+// wait for each other.
 TEST_F(Lifecycle, ARequestMayHaveMoreTextsThanThereArePlaces) {
   const ServedModel served(long_options());
   for (const char* many : {R"("n": 128)", R"("best_of": 128)"}) {
@@ -167,7 +167,7 @@ TEST_F(Lifecycle, DrainLetsRunningRequestsFinish) {
   client.post("/v1/completions",
               R"({"prompt": "x", "ignore_eos": true, "max_tokens": 2000, "stream": true})");
   ASSERT_TRUE(runs(served, 1));
-  RawClient other(served.server->port());  // connected before
+  RawClient other(served.server->port());  // connected before the drain
   std::thread drains([&] { EXPECT_TRUE(served.server->drain(60)); });
   ASSERT_TRUE(comes([&] {
     RawClient asks(served.server->port());
@@ -190,7 +190,7 @@ TEST_F(Lifecycle, DrainStopsWhatTakesTooLong) {
   EXPECT_NE(client.read_all().find(R"("code": "draining")"), std::string::npos);
 }
 
-// One that sends no more of its body, and one that does not read its answer.
+// One client stops sending its body, and another does not read its answer.
 TEST_F(Lifecycle, DrainDoesNotWaitForSlowClients) {
   server::ServerOptions options = served_options();
   options.http.body_seconds = options.http.write_seconds = 1e6;
@@ -202,7 +202,7 @@ TEST_F(Lifecycle, DrainDoesNotWaitForSlowClients) {
   EXPECT_TRUE(slow.read_some().starts_with("HTTP/1.1 100"));
   std::string requests;
   for (int i = 0; i < 2000; ++i) requests += "GET / HTTP/1.1\r\n\r\n";
-  deaf.write(requests);  // the answers are more than a socket holds
+  deaf.write(requests);  // the answers exceed a socket's buffer
   EXPECT_TRUE(deaf.read_some().starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(served.server->drain(1));
 }
@@ -250,8 +250,8 @@ TEST_F(Lifecycle, ConnectionsBeyondTheLimitAreRefused) {
   }));
 }
 
-// More than a server holds, of clients that send a part of a request, nothing, or too much, and
-// wait: others are told at once, and whoever looks after the server learns that it is there.
+// More connections than the server allows, whose clients send part of a request, nothing, or too
+// much, and then wait. Others are refused at once, and health checks still succeed.
 TEST_F(Lifecycle, HalfOpenConnectionsHoldUpNobody) {
   server::ServerOptions options = served_options();
   options.http.connections = 20;
@@ -270,7 +270,7 @@ TEST_F(Lifecycle, HalfOpenConnectionsHoldUpNobody) {
     const std::string answer = asks.read_all();
     EXPECT_TRUE(answer.starts_with(std::string("HTTP/1.1 ") + status)) << path << answer;
   }
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(4));  // headers may take 10
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(4));  // headers may take 10 s
   clients.clear();
   EXPECT_TRUE(comes([&] {
     const httplib::Result models = served.client().Get("/v1/models");
@@ -278,7 +278,7 @@ TEST_F(Lifecycle, HalfOpenConnectionsHoldUpNobody) {
   }));
 }
 
-// A body that comes byte by byte, and an answer that is not read.
+// A body that arrives byte by byte, and an answer that is not read.
 TEST_F(Lifecycle, SlowClientsLoseTheirPlace) {
   server::ServerOptions options = served_options();
   options.http.connections = 2;
@@ -287,7 +287,7 @@ TEST_F(Lifecycle, SlowClientsLoseTheirPlace) {
   RawClient slow(served.server->port()), deaf(served.server->port());
   std::string requests;
   for (int i = 0; i < 2000; ++i) requests += "GET / HTTP/1.1\r\n\r\n";
-  deaf.write(requests);  // the answers are more than a socket holds
+  deaf.write(requests);  // the answers exceed a socket's buffer
   slow.write(
       "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n");
   for (int i = 0; i < 30; ++i) {
@@ -295,7 +295,7 @@ TEST_F(Lifecycle, SlowClientsLoseTheirPlace) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   EXPECT_TRUE(slow.read_all().starts_with("HTTP/1.1 408"));
-  EXPECT_TRUE(comes([&] {  // both places are free
+  EXPECT_TRUE(comes([&] {  // both slots are free
     httplib::Client one = served.client(), other = served.client();
     one.set_keep_alive(true);
     const httplib::Result first = one.Get("/v1/models"), second = other.Get("/v1/models");
@@ -336,7 +336,7 @@ TEST_F(Lifecycle, TheBodyOfAGetIsNotTheNextRequest) {
   EXPECT_EQ(answer.find("HTTP/1.1", 1), answer.npos) << answer;
 }
 
-// Weights that are no numbers: the request fails, and the server goes on.
+// The weights are NaN: the request fails, and the server continues.
 TEST_F(Lifecycle, AStepThatFails) {
   ServedModel served;
   for (parallel::ParameterSpec* parameter : served.model.model.parameters()) {

@@ -1,4 +1,4 @@
-// More requests at once than a server takes.
+// Sends more requests at once than a server accepts.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace megatron::testing {
 
-// Clients at four times the capacity of a server send requests until each has its text: none is
+// Clients at four times a server's capacity repeat their requests until each has its text. None is
 // lost, every refusal has a Retry-After, and the cache stays within its budget.
 inline void expect_none_is_lost(int64_t requests) {
   constexpr int64_t kPlaces = 4, kWaiting = 8, kTokens = 6;
@@ -62,7 +62,7 @@ inline void expect_none_is_lost(int64_t requests) {
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(beyond, 0);
   EXPECT_GT(refused, 0);
-  // The engine's thread counts after it has answered.
+  // The engine's thread updates its counts after it has answered.
   for (int i = 0; i < 100 * kHangSeconds && served.server->counts().running > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const server::EngineCounts counts = served.server->counts();

@@ -1,4 +1,4 @@
-// A server that is asked for more than it takes.
+// A server under more load than it accepts.
 #include "golden/server/load.h"
 
 namespace megatron::testing {

@@ -1,4 +1,4 @@
-// What a server counts, and its page.
+// A server's metrics and its web page.
 #include "golden/server/support.h"
 #include "hang_limit.h"
 #include "text.h"
@@ -22,7 +22,7 @@ TEST(ServedMetrics, CountWhatWasDone) {
       "megatron_requests_waiting{replica=\"0\"} 0\n",
       "megatron_time_to_first_token_seconds_count 2\n",
       "megatron_time_between_tokens_seconds_count 8\n"};
-  // The threads of engine and connections count after they have answered.
+  // The engine's and the connections' threads update their counts after they have answered.
   httplib::Result result = served.client().Get("/metrics");
   const auto lacks = [&](const std::string& line) { return !has(result->body, line); };
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kHangSeconds);
@@ -35,7 +35,7 @@ TEST(ServedMetrics, CountWhatWasDone) {
     EXPECT_FALSE(lacks(line)) << line << " is not in\n" << result->body;
 }
 
-// One file that asks nobody else for anything.
+// The page is one file that loads nothing else.
 TEST(ServedPage, IsWhole) {
   const ServedModel served;
   const httplib::Result page = served.client().Get("/");
@@ -47,7 +47,7 @@ TEST(ServedPage, IsWhole) {
   EXPECT_TRUE(page->body.ends_with("</html>\n"));
   for (const char* part : {"http:", "https:", "//cdn", "src=", "@import", "@CHAT"})
     EXPECT_FALSE(has(page->body, part)) << part;
-  // Ways in which what a model writes could become a part of the page's code.
+  // APIs through which model output could become part of the page's code.
   for (const char* part : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
                            "eval(", "DOMParser", "setHTML", "createContextualFragment", "onclick"})
     EXPECT_FALSE(has(page->body, part)) << part;

@@ -1,4 +1,4 @@
-// Weights that are loaded while texts are generated.
+// Reloads weights while texts are generated.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -22,7 +22,7 @@ std::shared_ptr<RandomModel> model_of(uint64_t seed) {
 
 const httplib::Headers kKey = {{"Authorization", "Bearer key"}};
 
-// A server whose directories are "1", "2", ...: seeds of weights.
+// A server with directories "1", "2", ..., named by the seeds of their weights.
 class Reload : public ::testing::Test {
  protected:
   void start(int64_t memory = 0) {
@@ -43,7 +43,7 @@ class Reload : public ::testing::Test {
   httplib::Result reload(const std::string& body, const httplib::Headers& headers = kKey) const {
     return served_->post("/admin/reload", body, headers);
   }
-  // The text of a model with these weights, as the server gives it with seed 5.
+  // The text that the server returns for a model with these weights and seed 5.
   static std::string own(uint64_t weights, int64_t tokens) {
     const auto m = model_of(weights);
     const inference::Request request{
@@ -145,9 +145,9 @@ TEST_F(Reload, SharesNothingOfTheEarlierWeightsAndLetsThemGo) {
   EXPECT_TRUE(loaded_[0].expired());
   EXPECT_TRUE(loaded_[1].expired());
   EXPECT_FALSE(loaded_[2].expired());
-  ASSERT_EQ(reload("{}")->status, 200);  // the directory that is served
+  ASSERT_EQ(reload("{}")->status, 200);  // the directory that is being served
   EXPECT_EQ(text(20), own(7, 20));
-  EXPECT_EQ(served_->server->counts().cached_tokens, 3 * 64);  // of all, with those that are gone
+  EXPECT_EQ(served_->server->counts().cached_tokens, 3 * 64);  // with replaced weights too
 }
 
 TEST_F(Reload, WhatFailsChangesNothing) {
@@ -186,7 +186,7 @@ TEST_F(Reload, IsRefusedWhileAnotherIsUnderWay) {
   EXPECT_EQ(loads, 1);
   EXPECT_EQ(text(20), own(8, 20));
   while_loading_ = nullptr;
-  ASSERT_EQ(reload(R"({"load": "9"})")->status, 200);  // there is none under way any more
+  ASSERT_EQ(reload(R"({"load": "9"})")->status, 200);  // no reload is in progress any more
   EXPECT_EQ(text(20), own(9, 20));
 }
 

@@ -1,4 +1,4 @@
-// Several engines over one model.
+// Several engines that share one model.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kReplicaPositions = 1 << 16;
 
-// Two replicas: one keeps generating after a prompt of 70 times "a".
+// Two replicas, one of which keeps generating after a prompt of 70 times "a".
 class Replicas : public ::testing::Test {
  protected:
   static server::ServerOptions options(int64_t replicas, int64_t requests, int64_t waiting) {
@@ -32,7 +32,7 @@ class Replicas : public ::testing::Test {
     ends_ = true;
     for (std::thread& thread : streams_) thread.join();
   }
-  // Returns when its first token has come.
+  // Returns when the first token has arrived.
   void stream(const std::string& prompt) {
     auto begun = std::make_shared<std::promise<void>>();
     streams_.emplace_back([this, begun, prompt] {
@@ -62,7 +62,7 @@ class Replicas : public ::testing::Test {
   }
 
   std::atomic<bool> ends_ = false;
-  size_t busy_ = 0;  // the replica with the first stream
+  size_t busy_ = 0;  // the replica that serves the first stream
   std::unique_ptr<ServedModel> served_;
   std::vector<std::thread> streams_;
 };

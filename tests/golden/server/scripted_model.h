@@ -1,4 +1,4 @@
-// A model that says what a test wants: its next token depends on the position alone.
+// A model that generates a given text: its next token depends only on the position.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@ inline models::ModelFlags scripted_shape() {
   return flags;
 }
 
-// Position t has an embedding of its own, and the output layer gives script[t] the largest logit.
-// Nothing else does anything.
+// Position t has its own embedding, and the output layer gives script[t] the largest logit. The
+// other weights have no effect.
 inline void write_script(models::Stage& stage, const std::string& script) {
   constexpr size_t kPositions = kScriptedPositions;
   ASSERT_LE(script.size(), kPositions);
@@ -43,7 +43,7 @@ inline void write_script(models::Stage& stage, const std::string& script) {
   ASSERT_EQ(written, 3u);
 }
 
-// Says `text`, then ends, behind a prompt of so many tokens.
+// A script that generates `text` and the end token after `prompt_tokens` tokens.
 inline std::string script(size_t prompt_tokens, const std::string& text) {
   return std::string(prompt_tokens - 1, ' ') + text + std::string(1, '\0');
 }

@@ -1,4 +1,4 @@
-// A server in this process: a model with random weights over bytes, on a free port.
+// A server in this process on a free port: a model with random weights over bytes.
 #pragma once
 
 #include <httplib.h>
@@ -16,7 +16,7 @@ namespace megatron::testing {
 
 constexpr int64_t kServedPositions = 96;
 
-// ChatML with tools as Qwen writes them, and a thought where it is asked for.
+// ChatML with tools in Qwen's format, and reasoning if requested.
 inline constexpr const char* kChatTemplate =
     "{% if tools %}[{% for t in tools %}{{ t.function.name }} {% endfor %}]<tool_call>{% endif %}"
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
@@ -68,14 +68,14 @@ class ServedModel {
                        const httplib::Headers& headers = {}) const {
     return client().Post(path, headers, body, "application/json");
   }
-  // A good answer.
+  // Returns a successful answer.
   Json get(const std::string& path, const std::string& body) const {
     const httplib::Result result = post(path, body);
     if (!result) throw Error("no answer");
     if (result->status != 200) throw Error(result->body);
     return Json::parse(result->body);
   }
-  // The events of a stream; the last, [DONE], is checked and left out.
+  // Returns the events of a stream without the last, [DONE], which is checked.
   std::vector<Json> stream(const std::string& path, const std::string& body) const {
     const httplib::Result result = post(path, body);
     if (!result || result->status != 200) throw Error(result ? result->body : "no answer");

@@ -1,4 +1,4 @@
-// A model's answers through the engine, against plain forward passes over each text.
+// Compares a model's answers through the engine with plain forward passes over each text.
 #include <algorithm>
 #include <cmath>
 
@@ -15,11 +15,11 @@ using tasks::AskOptions;
 using tasks::Question;
 using tasks::TokenPair;
 
-constexpr int64_t kTexts = 300;  // positions
+constexpr int64_t kTexts = 300;  // number of positions
 
 class TaskAnswers : public ::testing::Test {
  protected:
-  // Log-probabilities and the most likely token by a softmax in fp64 over the logits of one pass.
+  // Log-probability and most likely token, by a softmax in fp64 over the logits of one pass.
   double plain(const TokenPair& pair, bool& greedy) {
     const std::vector<float> logits = whole_logits(m_, pair.tokens);
     const size_t width = logits.size() / pair.tokens.size();

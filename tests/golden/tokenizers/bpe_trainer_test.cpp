@@ -1,4 +1,4 @@
-// What Hugging Face's BpeTrainer learns from the same text: vectors/tokenizers/bpe_trainer.
+// Compares with Hugging Face's BpeTrainer on the same text (vectors/tokenizers/bpe_trainer).
 #include "tokenizers/trainer/bpe_trainer.h"
 
 #include <gtest/gtest.h>

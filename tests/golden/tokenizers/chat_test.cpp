@@ -1,4 +1,4 @@
-// Chat templates against what transformers rendered.
+// Compares chat templates with the text that transformers rendered.
 #include <gtest/gtest.h>
 
 #include <fstream>

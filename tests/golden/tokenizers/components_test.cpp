@@ -1,4 +1,4 @@
-// Random normalisers and pre-tokenizers against Hugging Face's: text, pieces and offsets.
+// Compares random normalizers and pre-tokenizers with Hugging Face's: text, pieces and offsets.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,7 +19,7 @@ struct Result {
   std::vector<int64_t> offsets;
 };
 
-// The code point that each byte belongs to, and their number at the end.
+// Index of the code point that contains each byte, followed by the number of code points.
 std::vector<int64_t> code_points(std::string_view text) {
   std::vector<int64_t> points;
   int64_t next = -1;

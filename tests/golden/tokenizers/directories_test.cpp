@@ -1,4 +1,4 @@
-// Directories with configuration files, as transformers' AutoTokenizer opens them.
+// Directories with configuration files, opened as by transformers' AutoTokenizer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST(TokenizerDirectories, EqualAutoTokenizer) {
   EXPECT_GE(folders, 100);
 }
 
-// What is saved opens as the same, without the files that are not saved.
+// A saved tokenizer opens as the same tokenizer, without the files that are not saved.
 TEST(TokenizerDirectories, SavedOnesOpenTheSame) {
   const std::string text =
       "The cat<new> <s>sat</s>  on<|turn|>\n<|endoftext|>Gr\xc3\xb6\xc3\x9f"
@@ -35,7 +35,7 @@ TEST(TokenizerDirectories, SavedOnesOpenTheSame) {
   const std::string saved = ::testing::TempDir() + "megatron_saved_directory";
   for (const auto& entry :
        fs::directory_iterator(std::string(MEGATRON_GOLDEN) + "/tokenizer_directories")) {
-    if (fs::exists(entry.path() / "config.json")) continue;  // which a saved tokenizer has not
+    if (fs::exists(entry.path() / "config.json")) continue;  // a saved tokenizer has none
     const Tokenizer tokenizer = Tokenizer::load(entry.path().string());
     fs::remove_all(saved);
     fs::create_directories(saved);

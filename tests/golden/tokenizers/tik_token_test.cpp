@@ -1,4 +1,4 @@
-// Megatron-LM's TikToken settings that no directory says, against tiktoken 0.14.0.
+// Settings of Megatron-LM's TikToken that no directory contains, compared with tiktoken 0.14.0.
 #include "tokenizers/tik_token/tik_token.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Every folder of vectors/tokenizers against the tokenizers that made its vectors.
+// Compares every folder of vectors/tokenizers with the tokenizers that made its vectors.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 const std::string kVectors = std::string(MEGATRON_GOLDEN) + "/tokenizers/";
 
-// Folders with a file of that name, as paths below kVectors.
+// Folders that contain a file with this name, as paths relative to kVectors.
 std::vector<std::string> folders_with(const char* name) {
   std::vector<std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(kVectors)) {
@@ -69,7 +69,7 @@ TEST_P(TokenizerJson, WritesWhatItRead) {
   }
 }
 
-// Long enough that the stream forgets its begin.
+// The stream is so long that it discards its beginning.
 TEST_P(TokenizerVectors, LongStream) {
   const Tokenizer tokenizer = Tokenizer::load(kVectors + GetParam());
   std::string text;

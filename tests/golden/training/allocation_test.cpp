@@ -1,6 +1,5 @@
-// After its first step a run asks for no more memory: no arena grows, and nothing of more than 4
-// KiB comes from the heap. Every allocation of this program passes here, whichever library makes
-// it.
+// After its first step a run requests no more memory: no arena grows, and the heap provides no
+// block of more than 4 KiB. This program intercepts every allocation, whichever library makes it.
 #include <execinfo.h>
 #include <malloc.h>
 
@@ -73,7 +72,7 @@ int posix_memalign(void** out, size_t alignment, size_t bytes) {
 namespace megatron::training {
 namespace {
 
-// Where the allocations came from, for a person who has to find them.
+// Call stacks of the allocations, for whoever has to find them.
 std::string found() {
   std::string text;
   for (int i = 0; i < std::min(counter.count.load(), kKept); ++i) {
@@ -86,7 +85,7 @@ std::string found() {
   return text;
 }
 
-// Four sequences of 288 tokens: every array that grows with tokens is above the limit.
+// Four sequences of 288 tokens, so that every array that grows with tokens exceeds the limit.
 settings::TrainSettings settings(bool llama) {
   settings::TrainSettings s = llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_size = 64;
@@ -101,12 +100,12 @@ settings::TrainSettings settings(bool llama) {
 
 TrainResult expect_no_allocation(const settings::TrainSettings& s, const std::string& what) {
   void* frames[1];
-  backtrace(frames, 1);  // loads what it needs
+  backtrace(frames, 1);  // loads its library first
   counter.count = 0;
   TrainHooks hooks{.peak = 1e12};
   hooks.after_step = [&](const IterationReport& report) {
-    // A thread takes its buffers with its first block of a product. In steps as small as these the
-    // others may have done all blocks before it wakes, so that it comes to its first one late.
+    // A thread allocates its buffers with its first block of a product. In steps as small as these,
+    // other threads may have done all blocks before it wakes, so that its first block comes late.
     if (report.iteration == 4) counter.on = true;
     if (report.iteration == *s.batch.train_iters - 1) counter.on = false;
   };
@@ -151,7 +150,7 @@ TEST(Allocation, NorWithRecomputeDropoutAndSeveralRanks) {
   expect_no_allocation(s, "two ranks");
 }
 
-// Four layers, so that stages, chunks and recomputed blocks have some each.
+// Four layers, so that stages, chunks and recomputed blocks get several each.
 settings::TrainSettings spread(bool bf16, int ranks) {
   settings::TrainSettings s = settings(false);
   s.shape.num_layers = 4;
@@ -169,8 +168,8 @@ TEST(Allocation, NorWithTensorParallelism) {
   }
 }
 
-// fp16 is computed by widening. The first step overflows and is left out; then some are made, and
-// as the scale doubles after each of them, one overflows again.
+// fp16 computes by widening. The first step overflows and is skipped. The scale doubles after each
+// step that follows, so that a later one overflows again.
 TEST(Allocation, NorWithFp16) {
   for (const bool llama : {true, false}) {
     settings::TrainSettings s = settings(llama);

@@ -1,5 +1,5 @@
-// Directories of families whose tensors are not the model's, and models that a family cannot hold:
-// an error before the first step, and nothing saved.
+// Directories whose tensors do not match the model, and models that a family cannot represent: an
+// error before the first step, and nothing saved.
 #include "base/error.h"
 #include "base/files.h"
 #include "dist/training/runs.h"
@@ -8,7 +8,7 @@
 namespace megatron::training {
 namespace {
 
-// Rewrites the header of a safetensors file; what its tensors hold stays.
+// Rewrites the header of a safetensors file and keeps the contents of its tensors.
 void change_header(const std::string& path, const std::function<void(Json&)>& change) {
   const std::string file = read_file(path);
   uint64_t length = 0;
@@ -51,7 +51,7 @@ class BadDirectory : public ::testing::Test {
     s.batch.train_iters = 1;
     return s;
   }
-  // No step is made and no checkpoint is begun.
+  // Expects that no step is made and no checkpoint is begun.
   void expect_refused(const settings::TrainSettings& s, const std::vector<std::string>& parts) {
     int steps = 0;
     TrainHooks hooks{.peak = 1e12};
@@ -104,7 +104,7 @@ TEST_F(BadDirectory, NamesTensorsThatAreNotTheModels) {
   }
 }
 
-// A key of config.json: the file by its path.
+// For a bad key of config.json, the error names the file with its path.
 TEST_F(BadDirectory, NamesTheFileOfABadKey) {
   const settings::TrainSettings s = settings("nemotron");
   Json config = Json::read(folder_ / "model/config.json");
@@ -113,7 +113,7 @@ TEST_F(BadDirectory, NamesTheFileOfABadKey) {
   expect_refused(s, {folder_ / "model/config.json", "hidden_act", "mish", "relu2"});
 }
 
-// What the directory's family has no key for.
+// The run asks for a feature for which the directory's family has no key.
 TEST_F(BadDirectory, NamesWhatItsFamilyCannotHold) {
   settings::TrainSettings s = settings("gemma2");
   s.shape.hidden_dropout = 0.1;

@@ -1,4 +1,4 @@
-// Runs on blends: where data come from, in which order and in what batches they are read.
+// Runs on blends: the sources of the data, their order and their batches.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -15,7 +15,7 @@
 namespace megatron::training {
 namespace {
 
-// `documents` documents of 40 tokens that count upwards in steps of `step`.
+// Writes `documents` documents of 40 tokens that count upwards by `step`.
 std::string write_corpus(const std::string& prefix, int64_t documents, int32_t step) {
   data::IndexedDatasetBuilder builder(prefix, DType::u16);
   for (int64_t d = 0; d < documents; ++d) {
@@ -29,7 +29,7 @@ std::string write_corpus(const std::string& prefix, int64_t documents, int32_t s
   return prefix;
 }
 
-// A run on two corpora, with 0.7 and 0.3.
+// A run on two corpora with weights 0.7 and 0.3.
 struct Blended {
   TemporaryDirectory folder;
   std::string a = write_corpus(folder / "a", 60, 1), b = write_corpus(folder / "b", 50, 5);
@@ -54,7 +54,7 @@ std::string error_of(const settings::TrainSettings& settings) {
 TEST(Blend, OneRankAndTwoGiveTheSameLosses) {
   Blended run;
   const auto one = train_losses(run.settings);
-  EXPECT_TRUE(same_bits(one, train_losses(run.settings)));  // from the index cache this time
+  EXPECT_TRUE(same_bits(one, train_losses(run.settings)));  // this time from the index cache
   for (const int64_t micro_batch : {1, 4}) {
     run.settings.runtime.ranks = 2;
     run.settings.batch.micro_batch_size = micro_batch;
@@ -132,7 +132,7 @@ TEST(Blend, WithoutWeightsIsReadOnce) {
   EXPECT_EQ(train_losses(run.settings).size(), 18u);
 }
 
-// Epochs of 19 + 21 samples. Undivided, an epoch's order does not depend on the ranks.
+// Epochs of 19 + 21 samples. If undivided, an epoch's order does not depend on the ranks.
 TEST(Blend, CyclicOrderGoesOnOverTheEpochs) {
   Blended run;
   settings::TrainSettings& s = run.settings;
@@ -203,7 +203,7 @@ TEST(Batches, AreRoundedDownOnlyWhenAsked) {
   s.batch.step_batch_size_schedule = "0:8";
   EXPECT_NE(error_of(s).find("--decrease-batch-size-if-needed"), std::string::npos);
   s.batch.decrease_batch_size = false;
-  s.batch.step_batch_size_schedule = "0:9";  // no advice that would be refused
+  s.batch.step_batch_size_schedule = "0:9";  // no suggestion that would be refused
   EXPECT_NE(error_of(s).find("--step-batch-size-schedule 9"), std::string::npos) << error_of(s);
   EXPECT_EQ(error_of(s).find("--decrease-batch-size-if-needed"), std::string::npos) << error_of(s);
   s.batch.step_batch_size_schedule = "0:8";
@@ -256,7 +256,7 @@ TEST(Validation, TakesEachSetAsAWhole) {
   EXPECT_NE(error_of(s).find("--full-validation"), std::string::npos) << error_of(s);
 }
 
-// As Megatron-LM does: once, after the last step.
+// As in Megatron-LM: once, after the last step.
 TEST(Validation, EndsWithTheThirdShareOfTheSplit) {
   Blended run;
   settings::TrainSettings& s = run.settings;

@@ -1,5 +1,5 @@
-// What lies next to a model's weights goes with them: the tokenizer, the chat template and how text
-// is generated are in every directory that a run saves.
+// Files next to a model's weights stay with them: every directory that a run saves has the
+// tokenizer, the chat template and the generation settings.
 #include "base/files.h"
 #include "golden/training/support.h"
 #include "unit/models/family_models.h"
@@ -37,8 +37,8 @@ class Companions : public ::testing::Test {
     s.batch.train_iters = 3;
     return s;
   }
-  // Each checkpoint of a run has these files, with the content of those given, and no others of
-  // text.
+  // Expects each checkpoint of a run to have exactly these files with these contents, besides
+  // configuration, state and weights.
   void expect_saved(const settings::TrainSettings& s,
                     const std::map<std::string, std::string>& wanted) const {
     std::filesystem::remove_all(*s.checkpoint.save);
@@ -74,14 +74,15 @@ TEST_F(Companions, OfTheModelAreInEveryCheckpoint) {
   expect_saved(s, all_of_model());
   s.data.tokenizer_model = *s.run.model;
   expect_saved(s, all_of_model());
-  // And of a run that begins with a checkpoint of that one.
+  // The same holds for a run that starts from a checkpoint of that run.
   settings::TrainSettings next = settings();
   next.run.model = folder_ / "run/iter_0000003";
   next.checkpoint.save = folder_ / "next";
   expect_saved(next, all_of_model());
 }
 
-// The tokenizer and its chats are those of the other directory, generation is the model's.
+// The tokenizer and its chat template come from the other directory, and generation settings from
+// the model's.
 TEST_F(Companions, OfAnotherTokenizerTakeItsPlace) {
   std::filesystem::create_directory(folder_ / "other");
   put("other/tokenizer.json", kTokenizer);
@@ -99,7 +100,7 @@ TEST_F(Companions, OfAnotherTokenizerTakeItsPlace) {
                    {"generation_config.json", "{}"}});
 }
 
-// A tokenizer that flags change is written anew; what its directory says besides stays.
+// A tokenizer changed by flags is written again; its directory's other settings are kept.
 TEST_F(Companions, OfATokenizerWithMoreTokens) {
   settings::TrainSettings s = settings();
   s.data.tokenizer_model = *s.run.model;

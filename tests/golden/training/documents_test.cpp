@@ -1,4 +1,4 @@
-// Attention confined to documents: a packed sequence is its documents in sequences of their own.
+// Attention confined to documents: a packed sequence equals its documents as separate sequences.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 97, kEod = 96, kLength = 200;
 
-// A data set of documents of random tokens with the end-of-document token at their ends.
+// Writes a data set of documents of random tokens, each ending with the end-of-document token.
 std::string write_documents(const TemporaryDirectory& folder, const std::vector<int64_t>& lengths) {
   const std::string prefix = folder / "documents";
   data::IndexedDatasetBuilder builder(prefix, DType::u16);
@@ -36,7 +36,7 @@ struct Resets {
   bool positions = false, attention = false, borders = false;
 };
 
-// Three documents that together are one sample.
+// A sample that consists of three documents.
 corpus::HostBatch packed(const Resets& resets) {
   const TemporaryDirectory folder;
   const std::string prefix = write_documents(folder, {130, 1, kLength - 130});
@@ -56,7 +56,7 @@ corpus::HostBatch packed(const Resets& resets) {
   return batch;
 }
 
-// Each document of a packed sequence as a sequence from position 0, with the same labels.
+// Returns each document of a packed sequence as a sequence from position 0, with the same labels.
 std::vector<corpus::HostBatch> apart(const corpus::HostBatch& batch) {
   std::vector<corpus::HostBatch> parts;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
@@ -86,7 +86,7 @@ class Model {
     model_ = &trained_->parts.whole();
   }
 
-  // Losses of every token, in order.
+  // Returns the losses of all tokens in order.
   std::vector<double> losses(const std::vector<corpus::HostBatch>& batches) {
     std::vector<double> losses;
     for (const corpus::HostBatch& host : batches) {
@@ -167,7 +167,7 @@ TEST(Documents, RecomputeGivesTheSameBits) {
   }
 }
 
-// Masking at the borders of stored sequences is both resets where each of them ends with the
+// Masking at the borders of stored sequences equals both resets if each sequence ends with the
 // end-of-document token.
 TEST(Documents, BordersOfStoredSequencesAreBothResets) {
   const corpus::HostBatch both = packed({.positions = true, .attention = true}),
@@ -177,7 +177,7 @@ TEST(Documents, BordersOfStoredSequencesAreBothResets) {
   EXPECT_EQ(borders.segment_starts.size(), static_cast<size_t>(kLength));
 }
 
-// Losses of the last document, after one token of the first has changed, less those before.
+// Change of the last document's losses after one token of the first document has changed.
 double change_of_last_document(const Resets& resets) {
   Model model(tiny_llama(), DeviceKind::cpu);
   corpus::HostBatch batch = packed(resets);
@@ -209,7 +209,7 @@ TEST(Documents, ASegmentThatBeginsBehindItsTokenIsRefused) {
   EXPECT_THROW(model.losses({batch}), Error);
 }
 
-// Each flag of a whole run reaches attention.
+// Each flag affects attention in a whole run.
 TEST(Documents, FlagsOfARun) {
   const TemporaryDirectory folder;
   const std::string prefix = write_documents(folder, std::vector<int64_t>(40, 11));

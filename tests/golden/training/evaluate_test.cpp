@@ -13,7 +13,7 @@
 namespace megatron::training {
 namespace {
 
-// Nine tokens: two sequences of 4 whose labels are 1 0 1 0 and 1 0 1 2.
+// Nine tokens: two sequences of 4 with the labels 1 0 1 0 and 1 0 1 2.
 corpus::Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
   const std::vector<int32_t> tokens = {0, 1, 0, 1, 0, 1, 0, 1, 2};
   const std::string prefix = folder / "nine";
@@ -39,7 +39,7 @@ TEST(UnigramEntropy, ByHand) {
   EXPECT_NEAR(unigram_entropy(set, 0, 2, 4), expected, 1e-12);
 }
 
-// Before anything is read of it.
+// The error comes before any data is read.
 TEST(Corpus, RefusesTokensBeyondTheVocabulary) {
   const TemporaryDirectory folder;
   try {
@@ -52,7 +52,7 @@ TEST(Corpus, RefusesTokensBeyondTheVocabulary) {
   }
 }
 
-// A set that nobody asks for is not opened: nine tokens in one document cannot fill three.
+// A set that is not needed is not opened: nine tokens in one document are too few for three sets.
 TEST(Corpus, OpensOnlyWhatIsAskedFor) {
   const TemporaryDirectory folder;
   nine_tokens(folder, 3);
@@ -65,7 +65,7 @@ TEST(Corpus, OpensOnlyWhatIsAskedFor) {
   EXPECT_THROW(corpus::open_corpus(settings, vocabulary, 4, 1, {2, 2, 0}), Error);
 }
 
-// The first samples of a set.
+// A set limited to its first samples.
 class FirstOf final : public data::Dataset {
  public:
   FirstOf(const data::Dataset& set, int64_t count) : set_(set), count_(count) {}
@@ -82,10 +82,10 @@ struct Division {
   int ranks = 1;
   int64_t micro_batch = 1;
   int threads = 1;
-  bool all = false;  // as a whole set of `count` samples
+  bool all = false;  // evaluates them as a whole set of `count` samples
 };
 
-// Synthetic samples, and a model's shape.
+// Synthetic samples and the shape of a model.
 struct Tiny {
   Tiny() {
     const settings::TrainSettings s = tiny_llama();
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Evaluate,
                                   std::string(name(std::get<1>(info.param)));
                          });
 
-// The sums of a set that is taken in several pieces are added in the order of its samples.
+// If a set is evaluated in several pieces, their sums are added in the order of the samples.
 TEST(EvaluateSamples, AndTheirSum) {
   const Tiny tiny;
   const data::Dataset& set = tiny.set();

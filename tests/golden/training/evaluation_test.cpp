@@ -1,4 +1,4 @@
-// Loss of a model on documents and data sets, as `megatron eval` computes it.
+// Loss of a model on documents and data sets, as computed by `megatron eval`.
 #include "training/evaluation.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Windows, CountEveryTokenButTheFirstOnce) {
   EXPECT_EQ(windows_of(7, 2, 4, 4), (std::vector<Window>{{7, 0, 1, 0}}));
   EXPECT_EQ(windows_of(0, 5, 4, 4), (std::vector<Window>{{0, 0, 4, 0}}));
   EXPECT_EQ(windows_of(0, 6, 4, 4), (std::vector<Window>{{0, 0, 4, 0}, {0, 4, 1, 0}}));
-  // Overlapping: inputs 0..3, then 2..5 of which 4 and 5 are new.
+  // The windows overlap: inputs 0..3, then 2..5, of which 4 and 5 are new.
   EXPECT_EQ(windows_of(0, 7, 4, 2), (std::vector<Window>{{0, 0, 4, 0}, {0, 2, 4, 2}}));
   EXPECT_EQ(windows_of(0, 8, 4, 2),
             (std::vector<Window>{{0, 0, 4, 0}, {0, 2, 4, 2}, {0, 4, 3, 2}}));
@@ -28,7 +28,7 @@ TEST(Windows, CountEveryTokenButTheFirstOnce) {
       for (int64_t stride = 1; stride <= length; ++stride) {
         int64_t counted = 0;
         for (const Window& w : windows_of(0, tokens, length, stride)) {
-          EXPECT_EQ(w.begin + w.counted, counted);  // where the one before ended
+          EXPECT_EQ(w.begin + w.counted, counted);  // where the previous window ended
           EXPECT_LE(w.length, length);
           EXPECT_LT(w.counted, w.length);
           counted += w.length - w.counted;
@@ -47,7 +47,7 @@ TEST(Windows, PaddedLength) {
   EXPECT_EQ(padded_length(3, 5), 5);
 }
 
-// Texts of token ids for the model hf/llama, whose vocabulary has 160 entries.
+// Texts of token ids for the model hf/llama, which has a vocabulary of 160.
 class EvaluationOf : public ::testing::Test {
  protected:
   EvaluationSettings settings() const {
@@ -87,7 +87,7 @@ class EvaluationOf : public ::testing::Test {
     for (const int64_t id : ids) text += std::to_string(id) + " ";
     return "{\"text\": \"" + text + "\"}\n";
   }
-  // Documents of many lengths.
+  // Documents of many different lengths.
   static std::string many_documents() {
     std::string text;
     for (int64_t length : {1, 2, 3, 130, 17, 260, 0, 64, 16, 5, 33, 128, 129}) {
@@ -101,7 +101,7 @@ class EvaluationOf : public ::testing::Test {
   TemporaryDirectory folder_;
 };
 
-// By the logits that transformers computed for these tokens.
+// Compares with the logits that transformers computed for these tokens.
 TEST_F(EvaluationOf, LossesAreThoseOfTransformers) {
   const checkpoint::SafetensorsFile expected(vectors("hf/llama/expected.safetensors"));
   const auto ids = expected.integers("input_ids");
@@ -156,7 +156,7 @@ TEST_F(EvaluationOf, OneResultForAnyRanksAndMicroBatch) {
   }
 }
 
-// A document's loss is its own, whatever stands around it.
+// A document's loss does not depend on its neighbours.
 TEST_F(EvaluationOf, DocumentsDoNotSeeEachOther) {
   const std::vector<int64_t> ids = {5, 9, 100, 3, 77};
   const EvaluationResult alone = run(text_settings(record(ids)));
@@ -182,8 +182,8 @@ TEST_F(EvaluationOf, DocumentsWithoutAPrediction) {
   EXPECT_NE(error_of(text_settings("\n")).find("no text"), std::string::npos);
 }
 
-// A long context helps this many tokens; a short stride gives each more of it, so sums differ, and
-// stride 1 predicts every token from the most that fits.
+// A longer context reduces the loss of this many tokens. A short stride gives each token more
+// context, so sums differ; stride 1 predicts every token from the longest possible context.
 TEST_F(EvaluationOf, StrideGivesContext) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 21; ++i) ids.push_back(i * 37 % 150);
@@ -193,7 +193,7 @@ TEST_F(EvaluationOf, StrideGivesContext) {
   const EvaluationResult r = run(s);
   EXPECT_EQ(r.loss.tokens, 20);
   EXPECT_EQ(r.sequences, 13);
-  // The last token by itself: the eight before it as a document, less the seven in front.
+  // Loss of a window's last token: the loss of nine tokens, less that of the first eight.
   const auto sum_of = [&](int64_t begin, int64_t count) {
     EvaluationSettings part = text_settings(
         record(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count))),
@@ -227,14 +227,14 @@ TEST_F(EvaluationOf, BitsPerByteAndEntropy) {
   EXPECT_EQ(json["loss"].as_number(), r.loss.mean());
 }
 
-// Documents of token files give what their text gives; a split takes its share of them.
+// Documents of token files give the same loss as their text; a split selects its share of them.
 TEST_F(EvaluationOf, StoredDocuments) {
   const std::vector<std::vector<int32_t>> documents = {
       {1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10, 11}, {12, 13}, {14, 15, 16, 17}};
   std::string text;
   data::IndexedDatasetBuilder builder(folder_ / "set", DType::u16);
   for (const auto& ids : documents) {
-    // Two sequences where there is enough for them.
+    // Splits the document into two sequences if it has enough tokens.
     const size_t half = ids.size() / 2;
     if (half > 0) builder.add_item(std::span(ids).first(half));
     builder.add_item(std::span(ids).subspan(half));
@@ -259,7 +259,7 @@ TEST_F(EvaluationOf, StoredDocuments) {
 
   s.data.train_data_path.clear();
   s.data.data_path = {folder_ / "set"};
-  s.data.split = "5,4,0";  // sequences: five of nine, so 1 2 3 | 4 | 5 6 7 and the rest of it
+  s.data.split = "5,4,0";  // five of nine sequences: 1 2 3 | 4 | 5 6 7 and its remainder
   const EvaluationResult first = run(s);
   s.set = "valid";
   const EvaluationResult rest = run(s);
@@ -312,7 +312,7 @@ TEST_F(EvaluationOf, RefusesWhatCannotBeMeant) {
   refused(s, "--load");
 }
 
-// A model of another vocabulary than its tokenizer's.
+// The model and the tokenizer have different vocabularies.
 TEST_F(EvaluationOf, RefusesTheTokenizerOfAnotherModel) {
   EvaluationSettings s = text_settings("hello\n", "text.txt");
   s.data.tokenizer_type = "HuggingFaceTokenizer";

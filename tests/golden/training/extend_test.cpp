@@ -1,5 +1,5 @@
-// A run that is made longer: what changes is logged, and --extend-to-iters changes nothing of what
-// came before.
+// A run with more iterations than planned logs what changes, and --extend-to-iters changes nothing
+// in the earlier steps.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ const TrainHooks kQuick{.peak = 1e12};
 
 class Extend : public ::testing::Test {
  protected:
-  // 48 documents of 33 tokens: an epoch of 49 samples of 32, eight a step.
+  // 48 documents of 33 tokens: an epoch has 49 samples of 32, eight per step.
   Extend() : settings_(tiny_llama()) {
     data::IndexedDatasetBuilder builder(folder_ / "set", DType::u16);
     for (int32_t d = 0; d < 48; ++d) {
@@ -38,7 +38,7 @@ class Extend : public ::testing::Test {
     settings_.checkpoint.save = settings_.checkpoint.load = folder_ / "run";
   }
 
-  // Losses, and what is said on standard error.
+  // Returns the losses and, in `output`, standard error.
   std::vector<double> run(const settings::TrainSettings& s, std::string* output = nullptr) {
     ::testing::internal::CaptureStderr();
     std::vector<double> all;
@@ -87,7 +87,8 @@ TEST_F(Extend, OtherEpochsAreWarnedOfWithTheFlagThatKeepsTheOrder) {
   EXPECT_TRUE(has(output, "--train-iters 3 and --extend-to-iters 12")) << output;
 }
 
-// The same bits whether the run was extended, extended twice, killed, or begun so.
+// The bits are the same whether the run was extended once or twice, killed, or this long from the
+// start.
 TEST_F(Extend, OneFlagKeepsOrderAndSchedule) {
   settings_.optimizer.lr_decay_style = optim::DecayStyle::cosine;
   settings_.optimizer.min_lr = 1e-3;
@@ -143,7 +144,7 @@ TEST_F(Extend, NumbersThatMakeNoSense) {
   std::string output;
   run(s, &output);
   EXPECT_TRUE(has(output, "--extend-to-iters is 4")) << output;
-  s.batch.extend_to_iters = 5;  // nothing more
+  s.batch.extend_to_iters = 5;  // the run is already this long
   EXPECT_EQ(run(s).size(), 5u);
   run(of(5), &output);
   EXPECT_TRUE(has(output, "--extend-to-iters N continues training to step N")) << output;

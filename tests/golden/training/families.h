@@ -1,4 +1,4 @@
-// Runs that begin from golden directories of Hugging Face's families: they are killed, go on in
+// Runs that start from golden directories of Hugging Face's families: they are killed, resumed with
 // other layouts, and save directories of the same family.
 #pragma once
 
@@ -40,8 +40,8 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
  protected:
   static constexpr int64_t kSteps = 20, kInterval = 6, kKilled = 9, kSaved = 6;
 
-  // Sequences beyond the windows of the golden directories and, of those whose angles depend on the
-  // length, beyond the original context.
+  // Sequences are longer than the windows of the golden directories and, if a family's angles
+  // depend on the length, than the original context.
   settings::TrainSettings settings(const std::string& folder) const {
     settings::TrainSettings s = tiny_llama();
     s.shape = {};
@@ -52,7 +52,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     s.batch.global_batch_size = 4;
     s.batch.train_iters = kSteps;
     s.optimizer.lr = 1e-3;
-    s.runtime.ranks.reset();  // the product of the sizes
+    s.runtime.ranks.reset();  // set to the product of the sizes
     s.checkpoint.save = s.checkpoint.load = folder_ / folder;
     s.checkpoint.save_interval = kInterval;
     s.log.log_interval = 1;
@@ -60,7 +60,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
   }
   std::string directory() const { return testing::family_directory(GetParam().name); }
 
-  // One rank that never ends early, and one that is killed between two saves.
+  // Trains on one rank without interruption, and makes a run that is killed between two saves.
   void SetUp() override {
     const TrainResult all = run(settings("whole"));
     whole_ = losses(all);
@@ -74,7 +74,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     EXPECT_THROW(train(settings("killed"), hooks), Killed);
   }
 
-  // The killed run, gone on with in another layout.
+  // Resumes the killed run with another layout.
   TrainResult resumed(const std::string& flags) {
     const std::string folder = "resumed" + std::to_string(count_++);
     std::filesystem::copy(folder_ / "killed", folder_ / folder,
@@ -85,7 +85,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
   }
   std::vector<double> whole_tail() const { return {whole_.begin() + kSaved, whole_.end()}; }
 
-  // Every file but for trainer_state.json, which names the layout.
+  // Compares every file except trainer_state.json, which names the layout.
   void expect_same_files(const std::string& a, const std::string& b) const {
     int files = 0;
     for (const auto& entry : std::filesystem::directory_iterator(a)) {
@@ -97,8 +97,8 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     EXPECT_GE(files, 4);
   }
 
-  // Another schedule changes no bit, nor does another division of the state, of steps of one
-  // micro-batch.
+  // With steps of one micro-batch, neither another schedule nor another division of the state
+  // changes a bit.
   void expect_bits() {
     const TrainResult stages =
         resumed("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2");
@@ -112,7 +112,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     expect_same_files(sharded.saved, replicas.saved);
   }
 
-  // Sums that are cut elsewhere. In bf16 the moments end as far from those of a run in f32 as one
+  // Sums are split differently. In bf16, moments may end as far from those of an f32 run as one
   // rank's do.
   void expect_near(const std::string& flags) {
     const TrainResult found = resumed(flags);
@@ -128,14 +128,14 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
         << flags;
   }
 
-  // config.json but for the stored type, names and shapes of tensors, files beside them.
+  // Compares config.json except for the stored type, names and shapes of tensors, and other files.
   void expect_same_family() const {
     const checkpoint::ModelDirectory before(directory()), after(saved_);
     Json config = before.config();
     config.set(config.contains("torch_dtype") ? "torch_dtype" : "dtype",
                GetParam().type == DType::bf16 ? "bfloat16" : "float32");
     EXPECT_EQ(after.config(), config);
-    const auto sorted = [](std::vector<std::string> names) {  // those of f32 lie first in a file
+    const auto sorted = [](std::vector<std::string> names) {  // f32 tensors come first in a file
       std::ranges::sort(names);
       return names;
     };
@@ -143,7 +143,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     for (const std::string& tensor : before.tensor_names()) {
       ASSERT_NE(after.find(tensor), nullptr) << tensor;
       EXPECT_EQ(after.find(tensor)->shape, before.find(tensor)->shape) << tensor;
-      // As transformers keeps it.
+      // The type in which transformers stores it.
       const bool state = tensor.ends_with(".e_score_correction_bias");
       EXPECT_EQ(after.find(tensor)->dtype, state ? DType::f32 : GetParam().type) << tensor;
     }
@@ -151,7 +151,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
               read_file(directory() + "/generation_config.json"));
   }
 
-  // Training changes every tensor.
+  // Expects training to change every tensor.
   void expect_learned() const {
     EXPECT_LT(whole_.back(), whole_.front());
     const Tensors before = saved_tensors(directory()).weights,
@@ -169,7 +169,7 @@ TEST_P(FamilyTraining, GoesOnInOtherLayoutsAndSavesItsFamily) {
   expect_learned();
   expect_same_family();
   expect_bits();
-  if (std::string(GetParam().name) != "gpt_neox")  // three heads
+  if (std::string(GetParam().name) != "gpt_neox")  // has three heads
     expect_near("--tensor-model-parallel-size 2 --sequence-parallel");
 }
 

@@ -1,6 +1,6 @@
-// Training of five families that have most between them: windows and two rotary tables, fused
-// matrices and longrope, attention and MLP in parallel after one norm or two, experts whose routers
-// have states. tests/slow/training has all of them.
+// Trains five families that together cover most features: windows and two rotary tables, fused
+// matrices and longrope, parallel attention and MLP after one norm or two, and experts whose
+// routers have states. tests/slow/training has all families.
 #include "golden/training/families.h"
 
 namespace megatron::training {

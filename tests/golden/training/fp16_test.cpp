@@ -1,4 +1,4 @@
-// fp16: overflows, what a skipped step leaves, and how far from fp32 it is.
+// fp16: overflows, the state after a skipped step, and the distance from fp32.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -12,7 +12,7 @@
 namespace megatron::training {
 namespace {
 
-const TrainHooks kQuick{.peak = 1e12};  // nothing is measured
+const TrainHooks kQuick{.peak = 1e12};  // no peak is measured
 
 settings::TrainSettings tiny_fp16(double initial_scale = 65536) {
   settings::TrainSettings s = tiny_llama();
@@ -33,7 +33,7 @@ corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
   return b;
 }
 
-// A model that makes single steps.
+// A model with which a test makes single steps.
 struct Trial {
   explicit Trial(const settings::TrainSettings& s, bool check_finite = true)
       : definition(models::model_from_flags(s.shape, *s.batch.seq_length)),
@@ -55,7 +55,7 @@ struct Trial {
       if (placed->parameter.name.find(name) != std::string::npos) return placed->parameter;
     throw InternalError("no such parameter");
   }
-  // All that a step changes.
+  // Everything that a step changes.
   std::vector<std::vector<double>> state() const {
     std::vector<std::vector<double>> all;
     for (const parallel::ParameterSpec* placed : model->parameters())
@@ -85,7 +85,7 @@ TEST(Fp16, LossesAreNearThoseOfFp32) {
     settings::TrainSettings s = plain;
     s.precision.fp16 = true;
     s.precision.loss_scaling.initial = 1024;
-    // u = 2^-11 a rounding, and five steps of AdamW take the same way.
+    // Each rounding adds u = 2^-11, and five steps of AdamW follow the same path.
     EXPECT_LE(distance(train_losses(s, kQuick), train_losses(plain, kQuick)), 4 * 0x1p-11);
   }
 }
@@ -102,7 +102,7 @@ TEST(Fp16, AnOverflowHalvesTheScaleAndDoesNotAdvanceTheSchedule) {
     EXPECT_EQ(r.loss_scale, scale) << r.iteration;
     EXPECT_EQ(r.consumed, 8 * r.iteration);
     EXPECT_TRUE(std::isfinite(r.loss));
-    // Warm-up by samples of updated steps: 0, 1/3, 2/3, then cosine.
+    // Warm-up counts the samples of steps that update: 0, 1/3, 2/3, then cosine.
     if (updates <= 3) {
       EXPECT_DOUBLE_EQ(r.learning_rate, 5e-3 * static_cast<double>(updates) / 3) << r.iteration;
     }
@@ -110,7 +110,7 @@ TEST(Fp16, AnOverflowHalvesTheScaleAndDoesNotAdvanceTheSchedule) {
       ++updates;
     } else {
       EXPECT_EQ(r.outcome, StepOutcome::overflow);
-      if (r.iteration > 1) scale /= 2;  // the first is the one that the hysteresis allows
+      if (r.iteration > 1) scale /= 2;  // the hysteresis allows the first overflow
     }
   }
   EXPECT_EQ(result.iterations.front().outcome, StepOutcome::overflow);
@@ -127,7 +127,7 @@ TEST(Fp16, ASkippedStepLeavesEveryBit) {
   EXPECT_TRUE(same_state(trial, before));
 }
 
-// An infinity among the weights while backward of layer 1 runs, from begin() to end().
+// Puts an infinity into the weights between begin() and end(), while backward of layer 1 runs.
 struct Planter final : StepListener {
   explicit Planter(Tensor& tensor) : weight(tensor), values(to_doubles(tensor)) {}
   void enter(const Span& span, Pass pass) override { plant(span, pass, INFINITY); }
@@ -143,7 +143,7 @@ struct Planter final : StepListener {
   std::vector<double> values;
 };
 
-// With that step or without it: all later ones are the same in every bit.
+// All later steps are bit-identical whether or not that step is part of the run.
 TEST(Fp16, APlantedInfinityHalvesTheScaleAndChangesNothingElse) {
   settings::TrainSettings s = tiny_fp16(1024);
   s.precision.loss_scaling.hysteresis = 1;
@@ -172,9 +172,9 @@ TEST(Fp16, APlantedInfinityHalvesTheScaleAndChangesNothingElse) {
   EXPECT_TRUE(same_state(planted, without.state()));
 }
 
-// The scale doubles after three steps, and that is one time too often: step 4 overflows, and the
-// others are made with the scale of the first. A run that passes over the samples of step 4 takes
-// the same learning rates, weight decays and weights.
+// The scale doubles after three steps, which is too much: step 4 overflows, and later steps use the
+// first scale. A run that skips the samples of step 4 has the same learning rates, weight decays
+// and weights.
 TEST(Fp16, AStepThatOverflowsInARunDoesNotAdvanceTheSchedules) {
   const TemporaryDirectory folder;
   settings::TrainSettings s = tiny_fp16(0x1p40);
@@ -237,12 +237,12 @@ TEST(Fp16, TheNormAndTheLossAreThoseWithoutScale) {
   const StepReport a = scaled.run(), b = plain.run();
   EXPECT_TRUE(a.updated());
   EXPECT_EQ(a.loss, b.loss);
-  EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 2e-2 * b.gradient_norm);  // small ones vanish at 1
+  EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 2e-2 * b.gradient_norm);  // tiny ones underflow
   Trial wide(tiny_llama());
   EXPECT_NEAR(a.gradient_norm, wide.run().gradient_norm, 4 * 0x1p-11 * b.gradient_norm);
 }
 
-// An activation beyond 65504: a smaller scale is tried down to the least, then it is no overflow.
+// An activation exceeds 65504. Steps are treated as overflows until the scale reaches its minimum.
 TEST(Fp16, AWeightThatIsTooLarge) {
   settings::TrainSettings s = tiny_fp16(4);
   s.precision.loss_scaling.hysteresis = 1;
@@ -318,7 +318,7 @@ TEST(Fp16, ACheckpointHoldsWeightsMastersAndScale) {
   EXPECT_EQ(read.loss_scale->value, 0x1p35);
 }
 
-// Written before steps could be skipped.
+// The trainer state was written by a version that could not skip steps.
 TEST(TrainerState, WithoutItsPlaceInTheScheduleTakesTheSamples) {
   const resume::TrainerState written{.iteration = 3,
                                      .consumed_samples = 24,
@@ -344,7 +344,7 @@ TEST(Fp16, ACheckpointIsEvaluatedAndGoneOnFromInAnotherFormat) {
   s.checkpoint.load = half.saved;
   s.checkpoint.finetune = true;
   s.optimizer.lr = s.optimizer.min_lr = 0;
-  // The same weights on the same samples, computed in fp32.
+  // Evaluates the same weights on the same samples in fp32.
   EXPECT_NEAR(train(s, kQuick).validation_loss, half.validation_loss, 0x1p-11 * 5);
 }
 

@@ -1,4 +1,4 @@
-// Memory of a step grows with the length of its sequences, not with the square of it.
+// A step's memory grows linearly with the length of its sequences, not quadratically.
 #include <gtest/gtest.h>
 
 #include "comm/group.h"
@@ -12,9 +12,9 @@ struct Memory {
   double activations = 0, scratch = 0;
 };
 
-// Memory of a meta step on `sequences` sequences of `length` tokens.
+// Memory of a step on meta with `sequences` sequences of `length` tokens.
 Memory memory(settings::TrainSettings s, int64_t sequences, int64_t length) {
-  s.shape.vocab_size = 32000;  // logits are cut to chunks of a fixed size long before 2048 tokens
+  s.shape.vocab_size = 32000;  // chunks of logits have a fixed size well below 2048 tokens
   const models::Model definition = models::model_from_flags(s.shape, length);
   Runtime runtime({DeviceKind::meta, 0}, 2);
   const auto group = comm::single();
@@ -42,7 +42,7 @@ TEST(Length, MemoryIsLinearInTheLengthOfASequence) {
                   0.02);
       const double more = at4.scratch - at2.scratch;
       EXPECT_LE(at8.scratch - at4.scratch, 2.04 * more + (1 << 20));
-      // The same tokens in shorter sequences take as much.
+      // The same number of tokens in shorter sequences takes as much memory.
       EXPECT_NEAR(at8.activations / memory(s, 4, 2048).activations, 1, 0.02);
     }
   }

@@ -1,4 +1,5 @@
-// A step allocates nothing after the first, and a meta run finds what a real one uses.
+// A step allocates nothing after the first, and a run on meta finds the memory that a real run
+// uses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,9 +26,9 @@ struct Case {
   double dropout = 0;
   bool confined = false;
   optim::Method method = optim::Method::adam;
-  bool fp16 = false;  // the first step overflows, the others do not
+  bool fp16 = false;  // only the first step overflows
   DType moments = DType::f32;
-  models::Model model = {};  // in place of the shape of flags
+  models::Model model = {};  // used instead of the shape of the flags
 };
 
 std::vector<Case> cases() {
@@ -64,7 +65,7 @@ corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, i
   return b;
 }
 
-// High-water marks after the first and after the last of four steps of three micro-batches.
+// High-water marks after the first and the last of four steps with three micro-batches each.
 std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   settings::TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
@@ -111,8 +112,8 @@ TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
   }
 }
 
-// Checks all memory classes: meta kernels request the scratch that the planned device's kernels
-// use.
+// Checks all memory classes, because meta kernels request the scratch of the planned device's
+// kernels.
 void expect_marks_of_meta(const Case& c, int threads) {
   const auto real = run(c, DeviceKind::cpu, threads), meta = run(c, DeviceKind::meta, threads);
   for (int i = 0; i < kMemoryClasses; ++i)

@@ -1,4 +1,4 @@
-// The first NaN or infinity of a step, planted and found.
+// Plants the first NaN or infinity of a step and finds it.
 #include "training/non_finite.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ corpus::HostBatch batch(int first, float weight = 1) {
   return b;
 }
 
-// What a span's parameters are made to be while a pass of it runs.
+// Replaces a span's parameters while one of its passes runs.
 struct Planter final : SpanListener {
   std::function<void(const Span&, Pass, bool enters)> plant;
   void enter(const Span& span, Pass pass) override { plant(span, pass, true); }
@@ -55,7 +55,7 @@ void multiply(Tensor& tensor, double factor) {
   copy_from(tensor, values);
 }
 
-// A model and its step, as one rank holds them.
+// One rank's model and its training step.
 struct Trained {
   Trained(comm::Group& ranks, const Options& options)
       : group(ranks),
@@ -86,7 +86,7 @@ struct Trained {
     values.at(index) = value;
     copy_from(t, values);
   }
-  // The last rank that keeps anything of a parameter. Collective.
+  // The last rank that holds part of a parameter. Collective.
   int last_with(const std::string& name) {
     double last = -1;
     for (const parallel::Shard& shard : trained.shards())
@@ -97,8 +97,8 @@ struct Trained {
   void multiply(const std::string& name, double factor) {
     training::multiply(parameter(name).value, factor);
   }
-  // What this rank keeps of a parameter, where it keeps anything: all of it times `factor`, and
-  // its last element plus `more`.
+  // Multiplies this rank's part of a parameter, if it has one, by `factor` and adds `more` to its
+  // last element.
   void change(const std::string& name, double factor, double more) {
     for (const parallel::Shard& shard : trained.shards()) {
       if (shard.placed->parameter.name != name || shard.size() == 0) continue;
@@ -110,7 +110,7 @@ struct Trained {
     }
     step->data_parallel().parameters_changed();
   }
-  // Parameters and the optimizer's state.
+  // Parameters and optimizer state.
   std::vector<std::vector<double>> state() {
     std::vector<std::vector<double>> all;
     for (const parallel::ParameterSpec* placed : trained.parts.parameters())
@@ -140,7 +140,7 @@ void expect_in(const std::string& text, const std::vector<std::string>& parts) {
 class FirstNonFinite : public ::testing::Test {
  protected:
   std::unique_ptr<comm::Group> alone = comm::single();
-  // Largest gradient of a step of one micro-batch.
+  // Largest gradient of a step with one micro-batch.
   double largest_gradient() {
     Trained t(*alone, {});
     double divisor = 0, largest = 0;
@@ -181,7 +181,7 @@ TEST_F(FirstNonFinite, OfAnOverflowNamesTheKernelAndItsInputs) {
 TEST_F(FirstNonFinite, OfALaterMicroBatchTellsItsSamples) {
   Trained t(*alone, {});
   for (size_t i = 0; i < 32; ++i)
-    t.set("embedding.weight", 91 * 32 + i, kNan);  // of no batch but the second
+    t.set("embedding.weight", 91 * 32 + i, kNan);  // occurs only in the second batch
   batches[1].tokens[7] = 91;
   EXPECT_EQ(t.run(batches).outcome, StepOutcome::not_finite);
   expect_in(t.search(batches),
@@ -221,7 +221,7 @@ TEST_F(FirstNonFinite, OfRecomputeAndOfTheGradientsAfterIt) {
     const Pass planted = backward ? Pass::backward : Pass::recompute;
     planter.plant = [&](const Span& span, Pass pass, bool enters) {
       if (span.name != "layers.1" || pass == Pass::forward) return;
-      // In backward it is planted as soon as the recomputed forward has ended.
+      // In backward it is planted at the end of the recomputed forward pass.
       const bool begin = backward ? pass == Pass::recompute && !enters : pass == planted && enters;
       const bool end = pass == planted && !enters;
       const std::string weight = backward ? "layers.1.mlp.down.weight" : "layers.1.mlp.up.weight";
@@ -254,7 +254,7 @@ TEST_F(FirstNonFinite, OfOneRankIsToldToAllAndTheEarliestWins) {
   }
 }
 
-// Twice a gradient just below the largest number.
+// The sum of two gradients just below the largest finite number overflows.
 TEST_F(FirstNonFinite, OfTheSumOverRanks) {
   const auto weight = static_cast<float>(2.5e38 / largest_gradient());
   std::vector<std::string> texts(2);
@@ -269,7 +269,7 @@ TEST_F(FirstNonFinite, OfTheSumOverRanks) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Gradients that are reduced after each micro-batch, so that the next one adds to an infinity.
+// Gradients are reduced after each micro-batch, so that the next one adds to an infinity.
 TEST_F(FirstNonFinite, OfTheSumOverRanksWithinAStep) {
   const auto weight = static_cast<float>(2.5e38 / largest_gradient());
   std::vector<std::string> texts(2);
@@ -283,7 +283,7 @@ TEST_F(FirstNonFinite, OfTheSumOverRanksWithinAStep) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Up to the rank that found it: "gemm in layers.0 (forward of micro-batch 0, samples 0 to 1".
+// The text before the rank, such as "gemm in layers.0 (forward of micro-batch 0, samples 0 to 1".
 std::string call_of(const std::string& text) { return text.substr(0, text.find(", rank ")); }
 
 struct Spread {
@@ -293,11 +293,11 @@ struct Spread {
 };
 void PrintTo(const Spread& spread, std::ostream* out) { *out << spread.name; }
 
-// Layouts, whose data-parallel ranks are given the same micro-batches: what is reported is what one
-// rank reports.
+// Layouts whose data-parallel ranks all get the same micro-batches: the report equals that of one
+// rank.
 class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
  protected:
-  // The report on all ranks after `change` on each, with `plant` while it runs.
+  // The report of all ranks after `change` on each, with `plant` active during the step.
   using Change = std::function<void(Trained&)>;
   using Plant = std::function<void(Trained&, const Span&, Pass, bool enters)>;
   std::string text_of(const Spread& spread, const Change& change, const Plant& plant = {}) const {
@@ -315,7 +315,7 @@ class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
     for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
     return texts[0];
   }
-  // On this layout, which is to tell the same call as one rank.
+  // The report of this layout, which must name the same call as one rank's.
   std::string text_of(const Change& change, const Plant& plant = {}) const {
     const std::string text = text_of(GetParam(), change, plant);
     EXPECT_EQ(call_of(text), call_of(text_of({"", 1, {}}, change, plant)));
@@ -324,7 +324,7 @@ class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
 
   std::vector<corpus::HostBatch> batches = {batch(0, kMany), batch(10, kMany), batch(20, kMany),
                                             batch(30, kMany)};
-  static constexpr float kMany = 0x1p30f;  // so that backward has large numbers
+  static constexpr float kMany = 0x1p30f;  // makes numbers in backward large
 };
 
 TEST_P(FirstNonFiniteOf, ABadParameterOfOneRank) {
@@ -332,7 +332,7 @@ TEST_P(FirstNonFiniteOf, ABadParameterOfOneRank) {
     std::atomic<int> holder = 0;
     const std::string text = text_of([&](Trained& t) {
       const int last = t.last_with(name);
-      holder = std::max(holder.load(), last);  // of the layout, whose ranks are more than one
+      holder = std::max(holder.load(), last);  // only in the layout with several ranks
       t.change(name, 1, t.group.rank() == last ? kNan : 0);
     });
     expect_in(text, {"gemm in " + name.substr(0, 8) + " (forward of micro-batch 0, samples 0 to 1",
@@ -422,7 +422,8 @@ TEST_F(FirstNonFinite, LeavesNoTrace) {
   }
 }
 
-// An overflow of the loss scale is wanted now and then: nothing is looked for, and the run goes on.
+// Occasional overflows are part of loss scaling: the run does not search for a cause, and
+// continues.
 TEST(OnNonFinite, AnOverflowOfTheLossScaleIsNoFinding) {
   const TemporaryDirectory folder;
   settings::TrainSettings s = tiny_llama();
@@ -434,7 +435,7 @@ TEST(OnNonFinite, AnOverflowOfTheLossScaleIsNoFinding) {
   EXPECT_EQ(read_file(folder / "log.jsonl").find("First"), std::string::npos);
 }
 
-// A step too far: the weights of the next one are too large.
+// The learning rate is so large that the weights overflow in the next step.
 settings::TrainSettings diverging() {
   settings::TrainSettings s = tiny_llama();
   s.optimizer.lr = 1e30;

@@ -1,4 +1,4 @@
-// Every optimizer in whole runs: on some ranks as on one, stopped and resumed, with its flags.
+// Whole runs with every optimizer: on several ranks as on one, stopped and resumed, with its flags.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ using optim::Method;
 struct Variant {
   std::string name;
   std::function<void(optim::OptimizerConfig&)> set;
-  bool bf16 = false;  // of a run that is resumed, on two ranks
+  bool bf16 = false;  // resumes in bf16 on two ranks
 };
 
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
@@ -63,13 +63,13 @@ void expect_parts(const std::string& text, std::initializer_list<std::string_vie
   for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
 }
 
-// Runs once for each optimizer.
+// One test for each optimizer.
 class OptimizerRun : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {
   const Variant& variant = GetParam();
-  // Where moments or products are rounded to 16 bits, another order of sums can go to the
-  // neighbour.
+  // If moments or products are rounded to 16 bits, another order of sums can give the neighbouring
+  // value.
   const bool rounded = variant.name != "lion";
   settings::TrainSettings s = tiny(variant);
   s.batch.global_batch_size = 12;
@@ -119,7 +119,7 @@ TEST(Optimizers, TwoThreadsGiveTheSameBits) {
 
 class OptimizerResume : public ::testing::Test {
  protected:
-  // A run of three of six steps.
+  // A run that stops after three of six steps.
   settings::TrainSettings stopped(const Variant& variant) {
     settings::TrainSettings s = saving(tiny(variant), folder_ / variant.name);
     s.checkpoint.exit_interval = 3;
@@ -156,7 +156,7 @@ TEST_F(OptimizerResume, OtherBetasAreToldAndUsed) {
   expect_parts(::testing::internal::GetCapturedStderr(), {"changed: adam-beta2 from 0.999 to 0.5"});
   ::testing::internal::CaptureStderr();
   other.optimizer.config = s.optimizer.config;
-  other.optimizer.config.sgd_momentum = 0.5;  // not at work
+  other.optimizer.config.sgd_momentum = 0.5;  // Adam does not use it
   EXPECT_NE(train_losses(other), changed);
   EXPECT_EQ(::testing::internal::GetCapturedStderr().find("changed:"), std::string::npos);
 }
@@ -226,7 +226,7 @@ TEST(Optimizers, SamplesCountLikeIterations) {
                {"--lr-wsd-decay-iters is 5", "[1, 4]"});
 }
 
-// Two bytes less a parameter and moment.
+// Two bytes less for each parameter and moment.
 TEST(Optimizers, NarrowMomentsTakeHalf) {
   const auto bytes = [](DType first, DType second) {
     settings::TrainSettings s = tiny_llama();

@@ -1,4 +1,4 @@
-// Token files equal to Megatron-LM's byte for byte, and outputs that appear whole or not at all.
+// Token files that equal Megatron-LM's byte for byte, and outputs that are complete or absent.
 #include "corpus/preprocess.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ void expect_equal_files(const corpus::PreprocessSettings& s, const std::string& 
   }
 }
 
-// The flags of a case of meta.json, but for --json-keys.
+// The flags of a case of meta.json, except --json-keys.
 corpus::PreprocessSettings settings_of(const std::string& name, const Json& description) {
   corpus::PreprocessSettings s;
   s.input = {fixture(description["corpus"].as_string())};
@@ -62,7 +62,7 @@ corpus::PreprocessSettings settings_of(const std::string& name, const Json& desc
   return s;
 }
 
-// Whatever the number of workers, and however the input is cut into blocks.
+// The result does not depend on the number of workers or on how the input is cut into blocks.
 TEST(Preprocess, EveryCaseEqualsMegatron) {
   const TemporaryDirectory folder;
   const Json cases = Json::read(fixture("meta.json"));
@@ -138,7 +138,7 @@ std::string message_of(const corpus::PreprocessSettings& s) {
   return "";
 }
 
-// 2000 records; those of `bad` are spoiled.
+// 2000 records, of which those in `bad` are malformed.
 std::string many_lines(const std::map<int, std::string>& bad) {
   std::string text;
   for (int i = 1; i <= 2000; ++i) {
@@ -239,7 +239,7 @@ TEST(Preprocess, CutsPlainTextUnlessToldOtherwise) {
   EXPECT_EQ(preprocess(s)[0].documents, 1);
 }
 
-// The second key is missing from a record in the middle: neither key's files appear.
+// A record in the middle lacks the second key: the files of neither key appear.
 TEST(Preprocess, AnErrorLeavesNothingBehind) {
   const TemporaryDirectory folder;
   const std::string input = folder / "in.jsonl";

@@ -1,4 +1,4 @@
-// --profile: the trace of whole runs.
+// --profile: the traces of whole runs.
 #include "training/profile/profile.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Event {
   const Json* arguments;
 };
 
-// A trace that was read back.
+// A trace parsed from its file.
 struct Trace {
   explicit Trace(const std::string& path) : json(Json::read(path)) {
     std::map<int64_t, std::string> tracks;
@@ -65,8 +65,7 @@ struct Trace {
   std::string process;
 };
 
-// Events of a track lie within each other or apart; times are written in thousandths of a
-// microsecond.
+// Events of a track are nested or disjoint. Times are written in thousandths of a microsecond.
 void expect_nested(const std::vector<Event>& events) {
   std::vector<Event> open;
   double last = 0;
@@ -118,7 +117,7 @@ TEST(Profile, HoldsAllThatHappensInItsStepsAndNoMore) {
                                      "validation", "save"}));
     EXPECT_EQ(trace.count("data", "wait for data"), 2);
 
-    // Two micro-batches a rank and step.
+    // Each rank and step has two micro-batches.
     for (const char* pass : {"forward", "backward", "recompute"})
       EXPECT_EQ(trace.count("layers", fmt::format("{} layers.1", pass)), 4) << pass;
     EXPECT_EQ(trace.count("layers", "forward embedding"), 4);
@@ -191,7 +190,7 @@ TEST(Profile, OnlyTheRanksAskedFor) {
   train(s);
   EXPECT_TRUE(std::filesystem::exists(folder / "traces/here/trace-rank1-steps-2-3.json"));
   EXPECT_FALSE(std::filesystem::exists(folder / "traces/here/trace-rank0-steps-2-3.json"));
-  s.profile.ranks.clear();  // rank 0
+  s.profile.ranks.clear();  // traces rank 0
   s.checkpoint.save = folder / "other";
   train(s);
   EXPECT_TRUE(std::filesystem::exists(folder / "traces/here/trace-rank0-steps-2-3.json"));

@@ -1,4 +1,4 @@
-// A run that stops and goes on is the run that never stopped.
+// A run that stops and resumes equals a run that never stopped.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ settings::TrainSettings saving(settings::TrainSettings s, const std::string& fol
   return s;
 }
 
-// Steps 1 to `stop`, and in a run of its own the rest.
+// Runs steps 1 to `stop`, and the remaining steps in a second run.
 std::vector<double> in_two_runs(settings::TrainSettings s, int64_t stop,
                                 const TrainHooks& hooks = {}) {
   s.checkpoint.exit_interval = stop;
@@ -53,12 +53,12 @@ class EveryResume
 
 TEST_P(EveryResume, HasTheBitsOfOneRun) {
   const auto [type, method, ranks] = GetParam();
-  const TrainHooks quick{.peak = 1e12};  // nothing is measured
+  const TrainHooks quick{.peak = 1e12};  // no peak is measured
   const TemporaryDirectory folder;
   settings::TrainSettings s = type == DType::f32 ? tiny_gpt2() : tiny_llama();
   s.precision.bf16 = type == DType::bf16;
   s.precision.fp16 = type == DType::f16;
-  // The scale is too large at first, the stop lies within a window.
+  // The initial scale is too large, and the run stops within a window.
   s.precision.loss_scaling = {.initial = 0x1p17, .window = 2, .hysteresis = 1};
   if (!s.precision.fp16) s.precision.loss_scaling = {};
   s.optimizer.config.method = method;
@@ -118,7 +118,7 @@ TEST(Resume, FilesDoNotDependOnTheRanksThatSave) {
   for (const int ranks : {1, 2, 4}) {
     settings::TrainSettings s = saving(tiny_llama(), folder / std::to_string(ranks));
     s.runtime.ranks = ranks;
-    s.optimizer.lr = s.optimizer.min_lr = 0;  // the same tensors, whatever the order of sums
+    s.optimizer.lr = s.optimizer.min_lr = 0;  // tensors keep their values
     s.optimizer.config.clip_grad = 0;
     s.batch.train_iters = 1;
     train(s);
@@ -253,7 +253,7 @@ TEST_F(ResumeErrors, AModelWithoutTrainerState) {
   expect_error(settings_, {"--finetune"});
 }
 
-// The checkpoint before is used, and training overtakes the damaged one.
+// The previous checkpoint is used, and training later overwrites the damaged one.
 TEST_F(ResumeErrors, ADamagedCheckpointIsPassedOver) {
   const std::string file = folder_ / "run/iter_0000004/model.safetensors";
   std::string text = read_file(file);
@@ -276,13 +276,13 @@ TEST_F(ResumeErrors, AllDamagedIsAnError) {
   expect_error(settings_, {"none of the 2 checkpoints", "is intact"});
 }
 
-// Ended between the first rename and the first tracker.
+// The process ended between the first rename and the first tracker.
 TEST_F(ResumeErrors, WithoutTrackerTheNewestIsTaken) {
   std::filesystem::remove(folder_ / "run/latest_checkpointed_iteration.txt");
   EXPECT_EQ(train(settings_).first_iteration, 4);
 }
 
-// A run that has been here is not begun again by accident.
+// A directory that a run has used is not accidentally started from the beginning.
 TEST_F(ResumeErrors, ATrackerThatNamesWhatIsNotThere) {
   const std::string run = folder_ / "run", tracker = run + "/latest_checkpointed_iteration.txt";
   write_file(tracker, "1");
@@ -315,7 +315,7 @@ TEST_F(ResumeErrors, FinetuneDoesNotSaveOverItsBeginning) {
   expect_error(settings_, {"up to iteration 4", "--finetune", "another --save"});
 }
 
-// Steps count on, samples go on where the first part ended.
+// Step numbers continue, and samples continue where the first part ended.
 TEST_F(ResumeErrors, OtherBatchSizesGoOn) {
   settings_.checkpoint.override_scheduler = true;
   for (const int64_t batch : {2, 16}) {
@@ -353,7 +353,7 @@ TEST_F(ResumeErrors, FinetuneTakesTheWeightsAlone) {
   EXPECT_EQ(losses(train(settings_)), losses(result));
 }
 
-// There is no other to take in its place.
+// Fine-tuning does not fall back on an older checkpoint.
 TEST_F(ResumeErrors, FinetuneRefusesADamagedCheckpoint) {
   const std::string file = folder_ / "run/iter_0000004/model.safetensors";
   std::string bytes = read_file(file);
@@ -377,7 +377,7 @@ TEST_F(ResumeErrors, SeedOfDropoutIsTheCheckpoints) {
   settings_.checkpoint.save_interval.reset();
   settings_.checkpoint.ckpt_step = 4;
   EXPECT_EQ(train_losses(settings_), expected);
-  settings_.runtime.seed = 99;  // of the order of samples, too
+  settings_.runtime.seed = 99;  // also decides the order of the samples
   const auto kept = train_losses(settings_);
   settings_.checkpoint.load_rng = false;
   EXPECT_NE(train_losses(settings_), kept);
@@ -425,7 +425,7 @@ TEST(Saving, ADurationSavesAndEnds) {
   EXPECT_EQ(result.saved, folder / "run/iter_0000001");
 }
 
-// Every write fails while `broken`.
+// A disk on which every write fails while `broken` is set.
 class BrokenDisk final : public FileSystem {
  public:
   std::atomic<bool> broken = false;
@@ -460,7 +460,7 @@ TEST(Saving, AFailureLeavesTheLastGoodOneAndTheRunGoesOn) {
   EXPECT_EQ(resume::SaveDirectory(folder / "strict").tracked(), 2);
 }
 
-// The last step cannot be saved: that is an error in any case, and the same command mends it.
+// A failure to save the last step is always an error, and repeating the command recovers from it.
 TEST(Saving, AFailureBehindTheRunsBackIsTold) {
   const TemporaryDirectory folder;
   settings::TrainSettings s = saving(tiny_llama(), folder / "run");
@@ -475,7 +475,7 @@ TEST(Saving, AFailureBehindTheRunsBackIsTold) {
   EXPECT_EQ(resume::SaveDirectory(folder / "run").tracked(), 7);
 }
 
-// A disk on which a file is flushed once the run has gone on.
+// A disk that flushes a file only after the run has continued.
 class PatientDisk final : public FileSystem {
  public:
   int sync(int file) const override {

@@ -1,4 +1,4 @@
-// Whole runs that must give the same losses.
+// Whole runs that must give equal losses.
 #include <gtest/gtest.h>
 
 #include "amx_emulator.h"
@@ -60,7 +60,7 @@ TEST(Run, AnotherSeedGivesOtherLosses) {
   EXPECT_FALSE(same_bits(before, train_losses(s)));
 }
 
-// What `bench step` does between the steps must leave no trace.
+// The work of `bench step` between the steps must not affect them.
 TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
   for (const bool bf16 : {false, true}) {
     settings::TrainSettings s = tiny_llama();
@@ -118,7 +118,8 @@ TEST(Run, RecomputeChangesNoBit) {
   }
 }
 
-// Megatron's mean of the micro-batches' means is the mean over all tokens while every token counts.
+// Megatron's mean over the micro-batches' means equals the mean over all tokens if every token
+// counts.
 TEST(Run, LossScopesAgreeWithoutMasks) {
   settings::TrainSettings s = tiny_llama();
   const auto per_token = train_losses(s);
@@ -142,7 +143,7 @@ TEST(Run, DropoutDependsOnSamplesNotOnRanks) {
   }
 }
 
-// 200 steps on text (200 documents in many scripts, 2048 tokens of byte-level BPE).
+// 200 steps on text (200 documents in many scripts, tokenized by byte-level BPE with 2048 tokens).
 TEST(Run, Bf16EndsWithinOnePercentOfFp32) {
   const TemporaryDirectory cache;
   settings::TrainSettings s = tiny_llama();

@@ -1,4 +1,4 @@
-// Every combination of the flags that shape a model trains, and its loss falls.
+// Every combination of the flags that define a model's shape trains, and its loss falls.
 #include <gtest/gtest.h>
 
 #include "models/model_flags.h"

@@ -21,7 +21,7 @@ inline std::string vectors(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/" + name;
 }
 
-// A directory that is removed again.
+// A temporary directory, removed at the end.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -35,7 +35,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// Every layer keeps only its input.
+// Recompute mode in which every layer keeps only its input.
 inline models::RecomputeOptions recomputed_layers() {
   return {.granularity = models::RecomputeOptions::Granularity::full};
 }
@@ -69,7 +69,7 @@ inline settings::TrainSettings tiny_llama() {
   return s;
 }
 
-// The same size of a GPT-2: learned positions, LayerNorm, GELU, biases, tied embeddings.
+// A GPT-2 of the same size: learned positions, LayerNorm, GELU, biases, tied embeddings.
 inline settings::TrainSettings tiny_gpt2() {
   settings::TrainSettings s = tiny_llama();
   const models::ModelFlags plain;
@@ -87,7 +87,7 @@ inline std::vector<double> losses(const TrainResult& result) {
   return values;
 }
 
-// The machine's peak is not measured unless the hooks say so.
+// Does not measure the machine's peak unless the hooks ask for it.
 inline std::vector<double> train_losses(const settings::TrainSettings& settings,
                                         const TrainHooks& hooks = {.peak = 1e12}) {
   return losses(train(settings, hooks));
@@ -101,7 +101,7 @@ inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b
   return !a.empty();
 }
 
-// Largest relative distance; infinity when the lengths differ.
+// Largest relative difference; infinity if the lengths differ.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size() || a.empty()) return INFINITY;
   double worst = 0;

@@ -10,12 +10,12 @@ constexpr double kGradient = 4;  // bytes
 
 double d(int64_t value) { return static_cast<double>(value); }
 
-// [T,H] of a micro-batch.
+// Bytes of the activations [T,H] of a micro-batch.
 double activation(const TrafficShape& s) {
   return d(s.tokens) * d(s.model->hidden_size()) * d(size_of(s.type));
 }
 
-// Share of its bytes that a rank sends in an all-gather or a reduce-scatter.
+// Fraction of its bytes that a rank sends in an all-gather or a reduce-scatter.
 double share(int ranks) { return static_cast<double>(ranks - 1) / ranks; }
 
 int64_t norm_elements(const models::ModelFacts& m) { return m.hidden_size * (m.rms_norm ? 1 : 2); }
@@ -35,7 +35,7 @@ int64_t layer_elements(const models::ModelFacts& m) {
   return elements;
 }
 
-// Parameters that every tensor-parallel rank holds whole.
+// Parameters that every tensor-parallel rank holds in full.
 int64_t undivided(const models::ModelFacts& m) {
   const int64_t layer = 2 * norm_elements(m) + (m.feed_forward->bias ? 2 * m.hidden_size : 0);
   return m.num_layers * layer + norm_elements(m) + position_elements(m);

@@ -1,5 +1,5 @@
-// The bytes that a rank sends in a training step, counted call by call on ranks that only pretend,
-// equal the closed forms of traffic_formula.h.
+// The bytes that a rank sends in a training step, counted call by call on simulated ranks, equal
+// the closed forms of traffic_formula.h.
 #include "comm/traffic.h"
 
 #include <fmt/core.h>
@@ -59,8 +59,9 @@ class Counter final : public comm::TrafficListener {
     const double bytes = comm::sent_bytes(traffic);
     sent += bytes;
     const bool exchange = traffic.call.starts_with("context, ");
-    calls[exchange ? "context, "
-                   : std::string(traffic.call.substr(0, traffic.call.find_first_of("0123456789")))] +=
+    calls[exchange
+              ? "context, "
+              : std::string(traffic.call.substr(0, traffic.call.find_first_of("0123456789")))] +=
         bytes;
   }
   std::string text() const {
@@ -87,7 +88,7 @@ struct RunOf {
   }
 };
 
-// A step, after begin() and one step before it.
+// Counts the calls of one step, after begin() and an earlier step.
 Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look = {}) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   const auto ranks = comm::simulated(run.rank, run.ranks);
@@ -142,8 +143,8 @@ TEST(Traffic, OfTensorParallelism) {
   }
 }
 
-// Where a matrix is one block of the gradient norm or less, a border between shards may not cut it:
-// buckets are padded, which is no parameter of the model's.
+// A border between shards may not cut a matrix that has at most one block of the gradient norm.
+// Buckets are then padded, and the padding is not part of the model's parameters.
 SpanElements padded(const RunOf& run, TrainedModel& trained) {
   std::vector<const Span*> spans;
   const models::Stage& stage = *trained.parts.chunks()[0];
@@ -226,7 +227,7 @@ TEST(Traffic, OfEachPipelineStage) {
   }
 }
 
-// Bytes of the calls of attention's exchanges, over all ranks, a layer and micro-batch.
+// Bytes of attention's exchanges over all ranks, per layer and micro-batch.
 double exchanged(RunOf run) {
   double sum = 0;
   for (run.rank = 0; run.rank < run.ranks; ++run.rank)
@@ -247,7 +248,7 @@ RunOf with_context(models::ModelFlags flags, DType type, parallel::ContextExchan
   return run;
 }
 
-// The closed forms of docs/parallelism.md.
+// Checks the closed forms of docs/parallelism.md.
 TEST(Traffic, OfContextParallelism) {
   using parallel::ContextExchange;
   constexpr double n = kContextRanks;
@@ -260,21 +261,21 @@ TEST(Traffic, OfContextParallelism) {
         EXPECT_DOUBLE_EQ(exchanged(with_context(llama(groups, true), type, exchange)), bytes)
             << name(exchange) << " of " << groups << " groups, " << name(type);
       };
-      // Backward passes keys and values once more, and their gradients in f32 back to their rank.
+      // Backward passes keys and values again, and returns their f32 gradients to their rank.
       expect(ContextExchange::p2p, 2 * (n - 1) * keys * element + n * keys * 4);
       expect(ContextExchange::all_gather, 2 * (n - 1) * keys * element);
-      // Fewer key heads than ranks are sent to each rank that shares them.
+      // With fewer key heads than ranks, a key head is sent to each rank that shares it.
       const double sent_keys = 2 * std::max<double>(static_cast<double>(groups), n) * head;
       expect(ContextExchange::a2a, 2 * (n - 1) / n * (2 * queries + sent_keys) * element);
-      // Groups of two ranks, then rings of two with half of the heads each.
+      // Exchanges within groups of two ranks, then rings of two with half of the heads each.
       expect(ContextExchange::a2a_p2p,
              2 * 0.5 * (2 * queries + keys) * element + 2 * keys * element + 2 * keys * 4);
     }
   }
 }
 
-// A window of an eighth of the sequence, the size of a chunk: of seven chunks that see their
-// predecessor, six get three tokens of it from another rank.
+// The window is an eighth of the sequence, the size of a chunk. Seven chunks see their predecessor,
+// and six of them get three of its tokens from another rank.
 TEST(Traffic, OfAWindowIsThatOfTheSeenTokens) {
   using parallel::ContextExchange;
   models::ModelFlags windowed = llama(2, true);

@@ -1,4 +1,4 @@
-// --tokenizer-type and its company by Megatron-LM's rules.
+// --tokenizer-type and related flags follow Megatron-LM's rules.
 #include "corpus/vocabulary.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class VocabularyTest : public ::testing::Test {
     std::ofstream(place_ / name, std::ios::binary) << text;
     return (place_ / name).string();
   }
-  // The 256 bytes and "ab".
+  // Writes the 256 bytes and "ab" as a token list.
   std::string write_list() {
     constexpr std::string_view kAlphabet =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -123,7 +123,7 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
   EXPECT_EQ(corpus::open_vocabulary(s_, 2048).size, 2048);
   EXPECT_NE(refused(s_, 1999).find("has 2000 tokens"), std::string::npos);
   s_.ignore_extra_whitespaces = false;
-  corpus::open_vocabulary(s_, {});  // the model keeps white space anyway
+  corpus::open_vocabulary(s_, {});  // this type keeps white space anyway
   s_.tokenizer_model = kVectors + "sentencepiece/unigram_bytes";
   EXPECT_NE(refused(s_).find("extra-whitespaces): the normalizer"), std::string::npos);
   s_ = {};
@@ -209,7 +209,8 @@ TEST_F(VocabularyTest, HuggingFace) {
             std::string::npos);
 }
 
-// What a checkpoint needs where the directory's own files do not open as the tokenizer of the run.
+// A checkpoint has the necessary files even if the directory's own files do not open as the run's
+// tokenizer.
 TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
   settings::TokenizerSettings gpt2, bert, list, named, added;
   gpt2.tokenizer_type = "GPT2BPETokenizer";

@@ -1,5 +1,5 @@
-// CUDA's attention where the Cases do not go: every width of tiles, the same bits wherever a query
-// stands, and what is behind the last key.
+// CUDA's attention beyond its Cases: every tile width, bits that do not depend on a query's
+// position, and memory after the last key.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace megatron::kernels {
 namespace {
 
-// Tensors of one device; the same values under the same number.
+// Tensors of one device; the same number gives the same values.
 class Maker {
  public:
   explicit Maker(Runtime& runtime) : runtime_(runtime) {}
@@ -118,7 +118,7 @@ TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
   }
 }
 
-// As one call of the library, as one for each key head, and again. A GPU has training's size.
+// Computes in one call of the library, in one per key head, and again. A GPU uses training's size.
 TEST_F(CudaAttention, GivesTheSameBitsInPartsOfEverySize) {
   const bool stand_in = cuda_plugin().devices().front().name == "CUDA shim on the CPU";
   const Problem p = stand_in ? Problem{128, 128, 4, 2, 16, DType::bf16}
@@ -133,7 +133,7 @@ TEST_F(CudaAttention, GivesTheSameBitsInPartsOfEverySize) {
     EXPECT_TRUE(in_parts(most) == whole) << most;
 }
 
-// Meta asks for the scratch memory of a part, and so does CUDA.
+// Meta and CUDA request the same scratch memory for a part.
 TEST_F(CudaAttention, TakesTheScratchThatIsPlannedForPartsOfEverySize) {
   constexpr int64_t kLength = 256;
   const auto taken = [](Runtime& runtime, int64_t most) {
@@ -159,7 +159,7 @@ TEST_F(CudaAttention, TakesTheScratchThatIsPlannedForPartsOfEverySize) {
   }
 }
 
-// A GPU of compute capability 8.6, 8.9 or 12.0 has less shared memory than the widest tiles take.
+// GPUs of compute capability 8.6, 8.9 or 12.0 have too little shared memory for the widest tiles.
 TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
   if (cuda_plugin().devices().front().name != "CUDA shim on the CPU")
     GTEST_SKIP() << "this GPU is what it is";
@@ -190,8 +190,8 @@ TEST_F(CudaAttention, RefusesWiderHeads) {
   EXPECT_THROW(run(cuda, {4, 4, 1, 1, 257}), Error);
 }
 
-// The last queries alone, with their positions, give the bits that they have among all, in tiles of
-// many rows and of few: decoding equals training.
+// The last queries alone, with their positions, give the same bits as among all queries, in tiles
+// of many rows and of few: decoding equals training.
 TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
   constexpr int64_t kT = 150;
   Runtime cuda({DeviceKind::cuda}, 1);
@@ -219,7 +219,7 @@ TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
   }
 }
 
-// A cache longer than what was written to it.
+// The cache is longer than its written part.
 TEST_F(CudaAttention, DoesNotReadBehindTheLastKeyThatIsSeen) {
   constexpr int64_t kKeys = 200, kWritten = 70, kLast = 2;
   Runtime cuda({DeviceKind::cuda}, 1);
@@ -250,8 +250,8 @@ TEST_F(CudaAttention, DoesNotReadBehindTheLastKeyThatIsSeen) {
   }
 }
 
-// Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
-// the whole.
+// Keys in two parts, each with the log-sum-exp over all keys: the gradients add up to the gradient
+// of the whole.
 TEST_F(CudaAttention, TakesTheLogSumExpOfAllKeysInBackward) {
   Runtime cuda({DeviceKind::cuda}, 1);
   for (const DType type : {DType::f32, DType::bf16}) {

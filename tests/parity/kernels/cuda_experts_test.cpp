@@ -1,4 +1,4 @@
-// Routing, expert rows and grouped products on CUDA beyond their Cases.
+// Routing, expert rows and grouped products on CUDA, beyond their Cases.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -68,7 +68,7 @@ TEST(CudaExperts, RefusesMoreThanSharedMemoryHolds) {
   }
 }
 
-// 40 groups of 69 to 71 rows, and some rows of one alone.
+// 40 groups of 69 to 71 rows, compared with a few rows of one group alone.
 class GroupedRows : public ::testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
   static constexpr int64_t kGroups = 40, kOfGroup = 70, kDepth = 72, kColumns = 48;
@@ -82,7 +82,7 @@ class GroupedRows : public ::testing::TestWithParam<std::tuple<DType, bool>> {
             type),
         .transpose_b = transposed};
   }
-  // Product of rows [first, first + count) of a, all in that group; or of all groups.
+  // Product of rows [first, first + count) of a, all in this group; or of all groups.
   std::vector<double> product(int64_t group, int64_t first, int64_t count) {
     std::vector<double> offsets;
     for (int64_t g = 0; g <= kGroups; ++g)

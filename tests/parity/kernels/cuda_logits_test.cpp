@@ -1,5 +1,5 @@
-// Rows of logits that lie further apart than they are long, as CUDA's output layer has them: the
-// bits of contiguous ones, and nothing written between them.
+// Rows of logits with padding between them, as in CUDA's output layer: the bits equal those of
+// contiguous rows, and the padding is not written.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ constexpr int64_t kRows = 5;
 class CudaLogits : public ::testing::TestWithParam<int64_t> {
  protected:
   int64_t columns() const { return GetParam(); }
-  // NaN, and after each row as many elements as make its length a multiple of 128, or none.
+  // Rows filled with NaN. If `apart`, each is padded to a multiple of 128 elements.
   Tensor rows(DType type, bool apart) {
     const int64_t length = apart ? (columns() + 127) / 128 * 128 : columns();
     Tensor whole =
@@ -72,7 +72,7 @@ TEST_P(CudaLogits, MayLieApartInCrossEntropy) {
   }
 }
 
-// In place; the label of some rows is the first column of the next rank.
+// In place. The label of some rows is the first column of the next rank.
 TEST_P(CudaLogits, MayLieApartInPartsOfTheVocabulary) {
   Tensor losses[2], all_stats[2], gradients[2];
   for (const bool apart : {false, true}) {

@@ -1,5 +1,5 @@
-// Which products CUDA hands to cuBLASLt with their epilogues, which order of sums it may take, and
-// what comes after an algorithm that it refuses. What they compute is in the Cases.
+// Which products CUDA passes to cuBLASLt with an epilogue, which orders of sums are allowed, and
+// what happens after a refused algorithm. The Cases check the results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace megatron::kernels {
 namespace {
 
-// cuBLASLt's numbers.
+// Values from cuBLASLt.
 enum LibraryEpilogue : uint32_t {
   kDefault = 1,
   kBias = 4,
@@ -46,7 +46,7 @@ class CudaProducts : public ::testing::Test {
     table(DeviceKind::cuda).fill({.out = t, .value = 0}, runtime_.stream());
     return t;
   }
-  // How many products of an epilogue and reduction a call queues.
+  // Number of products with an epilogue and a reduction that a call queues.
   int64_t queued(const GemmArgs& args, uint32_t epilogue, uint32_t reduction = kWhole) {
     auto* const count =
         reinterpret_cast<int64_t (*)(uint32_t, uint32_t)>(cuda_symbol("shim_products"));
@@ -128,8 +128,8 @@ TEST_F(CudaProducts, SumsComeInAnyOrderOnlyWhereThatIsAllowed) {
   EXPECT_EQ(queued(deep, kDefault, kInOrder), 1) << "plans of the one are not those of the other";
 }
 
-// The stand-in names for a deep product: parts added in place where any order is allowed, parts
-// added in order, whole sums, and whole sums once more.
+// For a deep product the stand-in proposes: parts added in place if any order is allowed, parts
+// added in order, whole sums, and whole sums again.
 class RefusedAlgorithms : public CudaProducts {
  protected:
   // Bits of a product of random numbers, computed on its own stream. Empty: an error, kept in
@@ -148,7 +148,7 @@ class RefusedAlgorithms : public CudaProducts {
     testing::internal::CaptureStderr();
     try {
       table(DeviceKind::cuda).gemm(args, runtime.stream());
-      table(DeviceKind::cuda).gemm(args, runtime.stream());  // by what the first call kept
+      table(DeviceKind::cuda).gemm(args, runtime.stream());  // with the algorithm kept above
       runtime.stream().synchronize();
     } catch (const Error& e) {
       error = e.what();
@@ -234,7 +234,7 @@ TEST_F(RefusedAlgorithms, AFailureOfTheDeviceIsNoRefusal) {
 TEST_F(RefusedAlgorithms, EpiloguesStayWithTheNextOneOrAreMadeOfParts) {
   set("refuse_algorithms", 1);
   EXPECT_EQ(queued(up(DType::bf16, 40), kGeluAuxBias, kInOrder), 1);
-  // Another product, whose algorithms are all refused at first.
+  // Another product, all of whose algorithms are refused at first.
   const GemmArgs args = up(DType::bf16, 48);
   set("refuse_algorithms", 99);
   testing::internal::CaptureStderr();
@@ -269,7 +269,7 @@ class TunedProducts : public RefusedAlgorithms {
   }
 };
 
-// Without atomics the list is: parts added in order, whole sums, whole sums once more.
+// Without atomics the list is: parts added in order, whole sums, whole sums again.
 TEST_F(TunedProducts, TakeTheFastestAlgorithm) {
   const std::vector<double> in_parts = product(0);
   for (int fast = 0; fast < 3; ++fast) {

@@ -1,5 +1,5 @@
-// Every small Case: CUDA's kernels against the reference, on a GPU or on CUDA's runtime for the CPU
-// (tests/cuda_shim), and the same bits whatever the order of threads.
+// Compares CUDA's kernels with the reference in every small Case, on a GPU or on CUDA's runtime for
+// the CPU (tests/cuda_shim). The bits must not depend on the order of threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace megatron::kernels {
 namespace {
 
-// Few Cases a test, so that each takes a moment.
+// Few Cases per test, so that each test is short.
 constexpr size_t kPart = 12;
 
 struct Part {
@@ -47,7 +47,7 @@ F* symbol(const char* name) {
   return reinterpret_cast<F*>(cuda_symbol(name));
 }
 
-// Where there is a GPU, the shim is not what the program opened.
+// If there is a GPU, the program has not opened the shim.
 bool has_shim() { return cuda_plugin().devices().front().name == "CUDA shim on the CPU"; }
 std::string problems() { return has_shim() ? symbol<const char*()>("shim_problems")() : ""; }
 
@@ -73,7 +73,7 @@ class CudaParity : public ::testing::TestWithParam<Part> {
   void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
 };
 
-// compare_with_reference runs it twice and wants the same bits.
+// compare_with_reference runs each Case twice and requires equal bits.
 TEST_P(CudaParity, EqualsReference) {
   Runtime runtime({DeviceKind::cuda}, 2);
   for (const Case& c : GetParam().cases) {
@@ -87,7 +87,7 @@ TEST_P(CudaParity, EqualsReference) {
   }
 }
 
-// A __syncthreads that is missing shows when the threads run in another order.
+// A missing __syncthreads shows when the threads run in another order.
 TEST_P(CudaParity, OrderOfThreadsDoesNotMatter) {
   if (!has_shim()) GTEST_SKIP() << "a GPU has an order of its own";
   Runtime runtime({DeviceKind::cuda}, 2);
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CudaParity, ::testing::ValuesIn(parts()), [](con
          std::to_string(info.param.number);
 });
 
-// Sums and copies take doubles; whatever else does not says so.
+// Sums and copies accept doubles; other kernels refuse them with an error.
 TEST(Cuda, DoublesAreRightOrRefusedInWords) {
   ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not;
   Runtime runtime({DeviceKind::cuda}, 1);

@@ -1,4 +1,4 @@
-// What an observer sees of every kernel: its name, its cost and all of its tensors.
+// The data that an observer gets about every kernel: its name, its cost and all of its tensors.
 #include "kernels/observer.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class Recorder final : public Observer {
   size_t begun_ = 0;
 };
 
-// What the Case's call says when it is watched on a device.
+// Returns what the observer sees of the Case's call on a device.
 std::vector<Seen> watch(const Case& c, Runtime& runtime, Case::Call& call) {
   Recorder recorder;
   runtime.stream().watch(&recorder);
@@ -53,8 +53,8 @@ bool is_output(const Operand& operand, const Case::Call& call) {
   return false;
 }
 
-// Every output of a Case is among the operands that the kernel is said to write: a tensor that
-// visit() forgets, or calls an input, is found here.
+// Every output of a Case is among the operands that the kernel is said to write. Finds tensors that
+// visit() omits or declares as inputs.
 TEST(Observer, SeesEveryOutputOfEveryKernel) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   std::map<std::string, int> kernels;
@@ -64,7 +64,7 @@ TEST(Observer, SeesEveryOutputOfEveryKernel) {
     ASSERT_FALSE(seen.empty()) << c.kernel << " " << c.name;
     EXPECT_EQ(seen.back().kernel, c.kernel) << c.name;
     ++kernels[c.kernel];
-    std::vector<Operand> operands;  // of one call, or of all that a list has
+    std::vector<Operand> operands;  // operands of one call, or of all calls in a list
     for (const Seen& one : seen)
       if (one.kernel == c.kernel)
         operands.insert(operands.end(), one.operands.begin(), one.operands.end());
@@ -83,7 +83,7 @@ TEST(Observer, SeesEveryOutputOfEveryKernel) {
   EXPECT_EQ(kernels.size(), sizeof(Table) / sizeof(Table::gemm));
 }
 
-// What again() keeps, called on the same tensors, gives the same bits.
+// The call that again() keeps gives the same bits on the same tensors.
 TEST(Observer, AnotherCallOnTheSameTensorsGivesTheSame) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);
   std::map<std::string, int> made;
@@ -98,7 +98,7 @@ TEST(Observer, AnotherCallOnTheSameTensorsGivesTheSame) {
     const std::vector<Operand> operands = watch(c, runtime, other).back().operands;
     std::vector<Tensor> tensors;
     for (const Operand& o : operands) tensors.push_back(o.tensor);
-    // The second call would begin from the first one's result.
+    // The second call would start from the result of the first.
     const bool updates = std::ranges::any_of(operands, [&](const Operand& o) {
       return o.access == Access::update || (o.access == Access::read && is_output(o, other));
     });
@@ -131,7 +131,7 @@ TEST(Observer, CountsTheWorkOfProductsAndOfSeenPairs) {
   EXPECT_EQ(cost_of(attention).flops, 2 * 2 * (2 * 6 * 8) * (4 * 5 / 2));
   attention.causal = false;
   EXPECT_EQ(cost_of(attention).flops, 2 * 2 * (2 * 6 * 8) * 16);
-  EXPECT_EQ(seen_pairs(1, 10, true), 10);  // a decoded token sees all of its cache
+  EXPECT_EQ(seen_pairs(1, 10, true), 10);  // a decoded token sees its whole cache
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every small Case: the cpu back-end against the reference, and its shapes on meta.
+// Compares the cpu back-end with the reference in every small Case, and its shapes on meta.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TEST_P(Parity, CpuEqualsReference) {
       EXPECT_LE(result.worst, 1) << c.kernel << " " << c.name << ": " << result.output;
       ++run;
     } catch (const Error& error) {
-      // A back-end may refuse fp64, in words.
+      // A back-end may refuse fp64 with an error.
       EXPECT_EQ(c.dtype, DType::f64) << c.kernel << " " << c.name << ": " << error.what();
     } catch (const std::exception& error) {
       ADD_FAILURE() << c.kernel << " " << c.name << ": " << error.what();
@@ -75,8 +75,7 @@ TEST(Cases, AreOfEveryEntryOfTheTable) {
   EXPECT_EQ(kernels_of_cases().size(), sizeof(Table) / sizeof(Table::gemm));
 }
 
-// A comparison that cannot fail proves nothing: a Case whose kernel is off by a little must not
-// pass.
+// Checks that the comparison can fail: a Case whose kernel is slightly wrong must not pass.
 TEST(Cases, ComparisonSeesAnError) {
   for (Case c : cases()) {
     if (c.kernel != "add" || c.real) continue;

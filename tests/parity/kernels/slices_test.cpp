@@ -1,4 +1,4 @@
-// What several ranks compute of one tensor: slices of rows, of heads and of the vocabulary.
+// Several ranks that compute parts of one tensor: slices of rows, of heads and of the vocabulary.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -59,8 +59,9 @@ TEST_P(Slices, RowsOutsideOfTheSamplesAreRefused) {
   EXPECT_THROW(kernels().dropout({.mask = mask, .x = x, .out = x}, stream()), std::exception);
 }
 
-// Eight query heads, four key heads: slices of whole key heads have the whole's bits in every
-// tensor, a slice of one key head's queries in those that are not summed over them.
+// Eight query heads and four key heads. Slices of whole key heads have the bits of the whole in
+// every tensor; a slice of one key head's queries has them in tensors that are not summed over
+// queries.
 TEST_P(Slices, AttentionOfHeadsIsThatOfTheWhole) {
   constexpr int64_t kB = 2, kT = 70, kHeads = 8, kKeyHeads = 4, kD = 16;
   for (const DType type : {wide(), DType::bf16}) {
@@ -130,7 +131,8 @@ TEST_P(Slices, PartsOfATableAddUpToTheWhole) {
   EXPECT_EQ(sum, to_doubles(whole));
 }
 
-// Parts of the vocabulary, with exponentials in place: the loss and the gradient of cross_entropy.
+// Computes the loss and gradient of cross_entropy from parts of the vocabulary, with exponentials
+// in place.
 void expect_cross_entropy(Runtime& runtime, Inputs& inputs, DType type,
                           const std::vector<int64_t>& parts) {
   constexpr int64_t kRows = 9, kColumns = 130;
@@ -201,7 +203,7 @@ TEST_P(Slices, PartsOfTheVocabularyGiveTheCrossEntropy) {
   }
 }
 
-// Every rank learns of a logit that is no number, whoever has it.
+// A NaN logit on any rank reaches every rank.
 TEST_P(Slices, NaNReachesEveryRank) {
   const Tensor logits = inputs_.normal("logits", {1, 40}, wide());
   Tensor one = logits.slice(1, 7, 1);

@@ -26,7 +26,7 @@ def lines(path):
 
 
 def task(name, yaml, data, **more):
-    """A task file that includes the harness' own, with local data."""
+    """A task file that includes the harness's own, with local data."""
     config = {
         "include": str(TASKS / yaml),
         "task": name,
@@ -44,7 +44,7 @@ def task(name, yaml, data, **more):
 
 
 def write_tasks():
-    """The names of all, and for each the examples of ours that it has."""
+    """The names of all tasks, and for each the examples that our results have."""
     samples = Path(SAMPLES)
     task("lambada", "lambada/lambada_openai.yaml", samples / "lambada.jsonl")
     task("gsm8k", "gsm8k/gsm8k.yaml", samples / "gsm8k.jsonl")
@@ -129,7 +129,7 @@ class Comparison:
         if "is_greedy" in ours:
             self.equal(where + " is_greedy", ours["is_greedy"], pairs[0][1] in (True, "True"))
         for metric, value in ours["metrics"].items():
-            tolerance = 1e-12 if "labels" in ours else 0.0  # a share, summed in another order
+            tolerance = 1e-12 if "labels" in ours else 0.0  # a share, whose sum has another order
             self.equal(f"{where} {metric}", value, float(sample[metric]), tolerance)
 
     def task(self, name, ours, theirs):

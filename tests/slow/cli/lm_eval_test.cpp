@@ -1,5 +1,5 @@
-// `megatron eval --tasks` against EleutherAI's lm-evaluation-harness, unchanged from PyPI, which
-// asks `megatron serve`.
+// Compares `megatron eval --tasks` with EleutherAI's unmodified lm-evaluation-harness from PyPI,
+// which queries `megatron serve`.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ std::string sample(const std::string& name) {
   return std::string(MEGATRON_TEST_SOURCES) + "/golden/tasks/samples/" + name + ".jsonl";
 }
 
-// Learns the samples for some seconds, so that some answers are right.
+// Trains on the samples for a few seconds, so that some answers are right.
 void make_model(const Workplace& place) {
   std::string lines;
   for (const char* name :
@@ -36,7 +36,7 @@ void make_model(const Workplace& place) {
       std::string text;
       for (const auto& [key, value] : item.as_object())
         if (value.is_string()) text += (text.empty() ? "" : "\nAnswer: ") + value.as_string();
-      if (const Json* endings = item.find("endings")) {  // the right one
+      if (const Json* endings = item.find("endings")) {  // the right ending
         const Json& label = item["label"];
         const auto right = label.is_string() ? std::stoul(label.as_string())
                                              : static_cast<size_t>(label.as_integer());
@@ -59,7 +59,7 @@ void make_model(const Workplace& place) {
   }
 }
 
-// The address that a server logs.
+// Returns the address that a server logs.
 std::string address_of(const Workplace& place, const Background& server) {
   while (!server.ended()) {
     const std::string file = place.path() + ".err";
@@ -100,8 +100,8 @@ TEST(LmEval, GivesTheSameNumbers) {
     EXPECT_GT(scores["hellaswag"]["acc"].as_number(), 0);
     runs += fmt::format(" {}:{}", shots, place / ("ours" + std::string(shots)));
   }
-  // A folder of its own: lm_eval searches it for tasks and would find the ones installed in the
-  // venv.
+  // A separate folder: lm_eval searches it for tasks and would otherwise find those installed in
+  // the venv.
   std::filesystem::create_directory(python_place / "tasks");
   Background server =
       place.start({"serve", "--load", "model", "--port", "0", "--served-model-name", "served"});

@@ -1,5 +1,5 @@
-// The time of a step that `megatron plan` expects against the one that is measured, in one process.
-// What was found is printed; the bound is loose and holds where the machine is quiet enough.
+// Compares the step time predicted by `megatron plan` with a measurement in the same process.
+// Prints both; the bound is loose and holds if the machine is quiet enough.
 #include <cstdio>
 #include <sstream>
 

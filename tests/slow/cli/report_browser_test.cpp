@@ -1,5 +1,5 @@
-// The report in a browser: it draws, and its console stays empty. What the page would ask the
-// network for, its content security policy forbids, and the browser says so on the console.
+// The report in a browser: it draws, and its console stays empty. The content security policy
+// forbids network requests, and the browser would report them on the console.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using report::run_line;
 using report::step_line;
 
 struct Shown {
-  std::string page, console;  // the page when its script has run
+  std::string page, console;  // the page after its script has run
 };
 
 class ReportInBrowser : public ::testing::Test {
@@ -98,7 +98,7 @@ TEST_F(ReportInBrowser, DrawsWithoutAWord) {
       EXPECT_EQ(shown.console, "") << c.runs[0];
       EXPECT_GE(count_of(shown.page, "<path class=\"line"), c.least_lines) << c.runs[0];
       EXPECT_NE(shown.page.find("<figcaption>Loss"), std::string::npos) << c.runs[0];
-      // A mark a run, and one in the legend.
+      // One mark per run and one in the legend.
       const size_t marks = c.least_lines >= 7 ? c.runs.size() + 1 : 0;
       EXPECT_EQ(count_of(shown.page, "<rect class=\"test-point\""), marks) << c.runs[0];
       EXPECT_EQ(count_of(shown.page, "</svg>test set</span>"), marks == 0 ? 0u : 1u);

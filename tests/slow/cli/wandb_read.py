@@ -15,7 +15,7 @@ BLOCK = 32768
 
 
 def chunks_of(data):
-    """The records: a log in LevelDB's form (crc u32, length u16, kind u8) behind a header of 7 bytes."""
+    """Yields the records: a log in LevelDB's format (crc u32, length u16, kind u8) after a header of 7 bytes."""
     at, whole = 7, b""
     while at + 7 <= len(data):
         if BLOCK - at % BLOCK < 7:
@@ -26,7 +26,7 @@ def chunks_of(data):
             break
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record or its last part
             yield whole
             whole = b""
 

@@ -1,4 +1,4 @@
-// tools/wandb_import with PyPI's wandb: an offline run of a training's log, read back.
+// tools/wandb_import with PyPI's wandb: imports a training log as an offline run and reads it back.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -43,7 +43,7 @@ class WeightsAndBiases : public ::testing::Test {
     return shell("cd " + place_.path() + " && HOME=" + place_.path() + " " + python_ + " " + kRoot +
                  "/tools/wandb_import " + arguments);
   }
-  // What lies in the only run below a folder, as lines of tests/slow/cli/wandb_read.py.
+  // Returns the only run below a folder, as lines of tests/slow/cli/wandb_read.py.
   std::vector<Json> run_in(const std::string& folder) {
     const Ended read = shell(python_ + " " + kRoot + "/tests/slow/cli/wandb_read.py " +
                              place_ / folder + "/wandb/offline-run-*/*.wandb");
@@ -146,7 +146,7 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
   EXPECT_EQ(listed.code, 0) << listed.text;
   EXPECT_NE(listed.text.find("1 run"), std::string::npos) << listed.text;
 
-  // Flags of the import win, and the run is the same.
+  // The import's flags override the log's, and the run stays the same.
   const Ended again = import("--project mine --entity me --dir other run/log.jsonl");
   ASSERT_EQ(again.code, 0) << again.text;
   const Json run = run_in("other").front()["run"];
@@ -155,7 +155,7 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
   EXPECT_EQ(run["entity"].as_string(), "me");
 }
 
-// Before the package is asked for.
+// The file is refused before the package is imported.
 TEST(WandbImport, WhatIsNoLogIsRefused) {
   const Workplace place;
   write_file(place / "text", "no log\n");

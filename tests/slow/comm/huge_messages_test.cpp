@@ -1,4 +1,4 @@
-// Messages of more bytes than MPI counts, by processes.
+// Messages between processes with more bytes than MPI can count.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ int64_t available_bytes() {
 
 TEST(Processes, MoveMoreThanTwoGigabytes) {
   if (!has_mpi()) GTEST_SKIP() << kNoMpi;
-  // Both tensors of 2.5 GiB, and the sender's copy of its own.
+  // Both tensors of 2.5 GiB and the sender's copy of its tensor.
   const int64_t needed = int64_t{12} << 30, available = available_bytes();
   if (available < needed) {
     GTEST_SKIP() << "needs " << needed << " bytes of memory, and " << available << " are available";

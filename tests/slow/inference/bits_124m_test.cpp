@@ -1,4 +1,5 @@
-// GPT-2 124M whole: cached and uncached logits, and log-probabilities against evaluation's losses.
+// The complete GPT-2 124M: cached against uncached logits, and log-probabilities against
+// evaluation's losses.
 #include "golden/inference/bits.h"
 #include "golden/inference/losses.h"
 

@@ -1,4 +1,4 @@
-// A thousand random schemas with the tokens of each of some tokenizers.
+// A thousand random schemas for each of several tokenizers.
 #include <gtest/gtest.h>
 
 #include <memory>

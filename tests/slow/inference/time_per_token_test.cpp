@@ -1,5 +1,5 @@
-// GPT-2 124M: a token late in a text costs little more than an early one, since keys and values are
-// kept.
+// GPT-2 124M: a token late in a text costs little more than an early one, because keys and values
+// are cached.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kTokens = 20;
 constexpr int kRounds = 3;
 
-// Seconds of each token of a text that begins with `position` tokens.
+// Appends the seconds of each token after a text of `position` tokens.
 void time_tokens(RandomModel& m, int64_t position, std::vector<double>& seconds) {
   const std::vector<inference::Request> requests = {
       {.prompt = random_tokens(position, 50257, 9), .max_tokens = kTokens + 1}};
@@ -32,7 +32,7 @@ double median(std::vector<double> values) {
 
 class TimePerToken : public ::testing::TestWithParam<DType> {};
 
-// In turn, so that a slow moment of the machine meets both.
+// Alternates both positions, so that a slow phase of the machine affects both.
 TEST_P(TimePerToken, AtPosition900IsAtMostOneAndAHalfTimesThatAt100) {
   RandomModel m(gpt2_shape(12, 768, 12, 50257, 1024), GetParam());
   std::vector<double> early, late;

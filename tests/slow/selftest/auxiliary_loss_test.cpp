@@ -1,4 +1,4 @@
-// An auxiliary loss of every layer through all rows of the layout matrix (dist/selftest has some).
+// An auxiliary loss in every layer, in all rows of the layout matrix (dist/selftest has some).
 #include <gtest/gtest.h>
 
 #include "selftest/layout_matrix.h"

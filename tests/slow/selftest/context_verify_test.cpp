@@ -1,4 +1,4 @@
-// Models of Hugging Face on eight context-parallel ranks: no sequence of the vectors is a multiple
+// Hugging Face's models on eight context-parallel ranks. No sequence of the vectors is a multiple
 // of 16 tokens, so all are padded.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using parallel::ContextExchange;
 
 class EightContextRanks : public ::testing::TestWithParam<const char*> {};
 
-// Not a2a: no model has a head for each of eight ranks.
+// Without a2a, because no model has a head for each of eight ranks.
 TEST_P(EightContextRanks, AgreeWithHuggingFace) {
   const std::string directory = std::string(MEGATRON_GOLDEN) + "/hf/" + GetParam();
   const int64_t compared = verify(directory, {}).at(0).compared();

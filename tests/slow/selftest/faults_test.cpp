@@ -1,4 +1,4 @@
-// Deliberate faults of layouts in every row of the layout matrix that comes to them.
+// Deliberate layout faults, in every row of the layout matrix that reaches them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
   EXPECT_GE(caught, 2);
 }
 
-// Those of kernels alone are the same in every layout.
+// Faults of kernels alone are the same in every layout and are left out.
 std::vector<std::string> faults_of_layouts() {
   std::vector<std::string> names;
   for (const Fault& fault : faults())

@@ -1,4 +1,4 @@
-// The layout matrix with every triple of values.
+// The layout matrix with every triple of settings.
 #include <gtest/gtest.h>
 
 #include <iostream>

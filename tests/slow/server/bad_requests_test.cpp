@@ -1,4 +1,4 @@
-// 100,000 bodies with a few wrong bytes: each is answered, none is the server's fault.
+// 100,000 request bodies with a few wrong bytes: each gets an answer, and none an internal error.
 #include <map>
 
 #include "golden/server/support.h"

@@ -23,13 +23,14 @@ class ChatPage : public ::testing::Test {
   }
   Browser& page() { return *browser_; }
 
-  // A server whose model answers the first message of a chat, and nothing else, with `answer`.
+  // Starts a server whose model gives `answer` to a chat's first message and generates nothing
+  // else.
   void serve(const std::string& message, const std::string& answer,
              server::ServerOptions options = served_options(kScriptedPositions)) {
     served_ = std::make_unique<ServedModel>(options, kChatTemplate, scripted_shape());
     write_script(served_->model.model, script(("u:" + message + "\na:").size(), answer));
   }
-  // A server whose texts have no end for a long time.
+  // Starts a server whose texts do not end for a long time.
   void serve_endless() {
     constexpr int64_t kPositions = 1 << 16;
     server::ServerOptions options = served_options(kPositions);
@@ -56,7 +57,7 @@ class ChatPage : public ::testing::Test {
     send(text);
     page().wait_until(kIdle);
   }
-  // Nothing is cut off or has to be scrolled to at the sides.
+  // Expects that nothing is cut off or needs horizontal scrolling.
   void expect_within_width() {
     const std::string beyond = page().text(R"JS((() => {
       const beyond = [];
@@ -137,7 +138,7 @@ TEST_F(ChatPage, ShowsTheAnswerAndItsProbabilities) {
   expect_no_complaint();
 }
 
-// The kinds of markup, each token of which still has its probability, and nothing else of HTML.
+// Every kind of markup: each token keeps its probability, and no other HTML appears.
 TEST_F(ChatPage, ShowsMarkdown) {
   const std::string answer =
       "# Top\n- a **b** *c*\n  1. d `e*f*`\n\n|g|h|\n|-|-:|\n|i|j|\n\n> k\n\n```sh\nl "
@@ -175,7 +176,7 @@ TEST_F(ChatPage, ShowsMarkdown) {
   expect_no_complaint();
 }
 
-// What is shown of a part stays what it is in the whole, however the text is cut.
+// A part of the text is shown as it is in the whole, however the stream is cut.
 TEST_F(ChatPage, MarkdownDoesNotDependOnHowItComes) {
   serve("x", "y");
   open();
@@ -252,7 +253,7 @@ TEST_F(ChatPage, ShowsErrorsAndGoesOn) {
   say(too_long);
   EXPECT_NE(page().text(kLastError).find("has 1005"), std::string::npos) << page().text(kLastError);
   EXPECT_EQ(page().text("document.getElementById('input').value"), too_long);
-  say("short");  // the first of the chat still
+  say("short");  // still the chat's first message
   EXPECT_EQ(page().text(kLastText), "fine");
   served_.reset();
   say("more");

@@ -1,4 +1,4 @@
-// Thousands of requests at four times what a server takes.
+// Thousands of requests at four times a server's capacity.
 #include "golden/server/load.h"
 
 namespace megatron::testing {

@@ -1,5 +1,5 @@
-// More than a million inputs of all kinds that the program reads, with a few places changed: each
-// is taken or refused with a sentence. None crashes, takes longer than 10 s, or lets the process
+// More than a million inputs of every kind that the program reads, with a few places changed. Each
+// is accepted, or refused with a message. None crashes, takes longer than 10 s, or lets the process
 // grow by more than 1 GiB.
 #include <netinet/in.h>
 #include <poll.h>
@@ -33,7 +33,7 @@ class MutatedInputs : public ::testing::Test {
   }
   ~MutatedInputs() override { fs::remove_all(folder_); }
 
-  // Overwritten in place, without the fsync of the program's own files.
+  // Overwrites a file in place, without the fsync of the program's own files.
   void write(const std::string& name, const std::string& bytes) const {
     std::FILE* file = std::fopen((folder_ + "/" + name).c_str(), "wb");
     ASSERT_NE(file, nullptr);
@@ -65,7 +65,7 @@ TEST_F(MutatedInputs, Configs) {
   });
 }
 
-// One of each model, and components of all kinds.
+// One tokenizer of each model, and components of all kinds.
 std::vector<std::string> tokenizers_of_json() {
   const std::string vocabulary =
       R"({"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3, "b": 4, "ab": 5, "c": 6, "##b": 7, "▁a": 8, "Ġ": 9})";
@@ -265,9 +265,9 @@ TEST_F(MutatedInputs, Patterns) {
   });
 }
 
-// What a server answers to bytes on a new connection, up to the end of the status line; "" where it
-// only closes it. After `patience` milliseconds without an answer the client says that no more will
-// come, as of a request that is cut short.
+// Returns a server's answer to bytes on a new connection, up to the end of the status line, or ""
+// if it only closes the connection. After `patience` milliseconds without an answer the client
+// closes its sending side, as if the request were cut short.
 std::string answer_to(int port, const std::string& bytes, int patience) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};

@@ -1,4 +1,4 @@
-// Inputs with a few places changed, and what becomes of the code that reads them.
+// Inputs with a few changes, and checks of the code that reads them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@
 namespace megatron::testing {
 
 constexpr auto kLongestRead = std::chrono::seconds(10);
-constexpr int64_t kMaxGrowth = int64_t{1} << 30;  // bytes that all inputs of a kind may add
+constexpr int64_t kMaxGrowth = int64_t{1} << 30;  // bytes, for all inputs of a kind together
 
-// Text and numbers that readers are known to trip over.
+// Texts and numbers that often break parsers.
 inline constexpr std::array<std::string_view, 40> kFragments = {"0",
                                                                 "-1",
                                                                 "1e308",
@@ -66,14 +66,14 @@ inline constexpr std::array<std::string_view, 40> kFragments = {"0",
                                                                 "\r\n\r\n",
                                                                 "\n"};
 
-// Draws of one kind, repeatable by its name.
+// Random choices for one kind of input, reproducible from its name.
 class Mutator {
  public:
   explicit Mutator(std::string_view kind) : random_(7, kind) {}
 
   size_t below(size_t n) { return random_.bits(at_++) % std::max<size_t>(n, 1); }
 
-  // One of the seeds with one to six changes.
+  // Returns one of the seeds with one to six changes.
   std::string from(const std::vector<std::string>& seeds) {
     std::string text = seeds[below(seeds.size())];
     for (size_t changes = 1 + below(6); changes > 0; --changes) change(text, seeds);
@@ -104,7 +104,7 @@ class Mutator {
       }
       case 6: text.resize(place); break;
       case 7: replace_number(text, place); break;
-      default: {  // eight bytes of a binary number
+      default: {  // overwrites eight bytes with a binary number
         const std::array<uint64_t, 4> numbers = {0, ~uint64_t{0}, uint64_t{1} << 62,
                                                  below(1 << 20)};
         const uint64_t number = numbers[below(numbers.size())];
@@ -115,7 +115,7 @@ class Mutator {
     }
   }
 
-  // The next decimal number behind a place becomes one of kFragments.
+  // Replaces the next decimal number after a position by one of kFragments.
   void replace_number(std::string& text, size_t place) {
     constexpr std::string_view kDigits = "0123456789";
     const size_t begin = text.find_first_of(kDigits, place);
@@ -128,7 +128,7 @@ class Mutator {
   uint64_t at_ = 0;
 };
 
-// Ends the process where a read takes longer than kLongestRead, and leaves its input in a file.
+// Ends the process if a read takes longer than kLongestRead, and saves its input to a file.
 class Watch {
  public:
   explicit Watch(std::string kind)
@@ -166,14 +166,14 @@ inline int64_t peak_bytes() {
   return int64_t{usage.ru_maxrss} << 10;
 }
 
-// Reads `count` inputs, each of which must be taken or refused with an Error. Returns how many were
-// taken.
+// Reads `count` inputs, each of which must be accepted or refused with an Error. Returns the number
+// accepted.
 inline int64_t read_all(const std::string& kind, int64_t count,
                         const std::vector<std::string>& seeds,
                         const std::function<void(const std::string&)>& read) {
   Mutator mutator(kind);
   Watch watch(kind);
-  for (const std::string& seed : seeds) read(seed);  // seeds are good: throws where one is not
+  for (const std::string& seed : seeds) read(seed);  // throws if a seed itself is not accepted
   const int64_t before = peak_bytes();
   int64_t taken = 0;
   for (int64_t i = 0; i < count; ++i) {

@@ -64,14 +64,14 @@ def check_tools(client):
     with client.chat.completions.stream(**same) as stream:
         streamed = stream.get_final_completion().choices[0].message.tool_calls[0]
     assert streamed.function.arguments == call.function.arguments
-    # The result of the call goes back.
+    # Sends back the result of the call.
     answer = {"role": "tool", "tool_call_id": call.id, "content": "2"}
     client.chat.completions.create(
         model="tiny", messages=[*MESSAGES, choice.message, answer], tools=TOOLS, max_tokens=3)
 
 
 def check_forms(client):
-    # With integers of any length a random model may not come to an end.
+    # With integers of any length, a random model might never end.
     bias = {str(ord(digit)): -30 for digit in "0123456789"}
     chat = client.chat.completions
     answer = chat.parse(model="tiny", messages=MESSAGES, response_format=Answer, logit_bias=bias, temperature=0.5)
@@ -81,7 +81,7 @@ def check_forms(client):
 
 
 def check_embeddings(client):
-    packed = client.embeddings.create(model="tiny", input=["a", "b"]).data  # in base64 behind the scenes
+    packed = client.embeddings.create(model="tiny", input=["a", "b"]).data  # the client requests base64
     plain = client.embeddings.create(model="tiny", input=["a", "b"], encoding_format="float").data
     assert [one.embedding for one in packed] == [one.embedding for one in plain]
 

@@ -1,4 +1,4 @@
-// PyPI's openai, unchanged, as a client.
+// PyPI's unmodified openai as a client.
 #include <cstdio>
 
 #include "golden/selftest/support.h"

@@ -1,4 +1,4 @@
-// What an asynchronous save costs the steps meanwhile.
+// The cost of an asynchronous save for the steps that run meanwhile.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -8,7 +8,7 @@
 namespace megatron::training {
 namespace {
 
-// Ten seconds to flush the optimizer's file, and no time of a processor.
+// Takes ten seconds to flush the optimizer's file, without using a CPU.
 class SlowDisk final : public FileSystem {
  public:
   int open(const std::string& path, int flags) const override {
@@ -17,7 +17,7 @@ class SlowDisk final : public FileSystem {
     return file;
   }
   int sync(int file) const override {
-    int slow = file;  // a number that other files get, too, later
+    int slow = file;  // later files may get the same number
     if (slow_.compare_exchange_strong(slow, -1))
       std::this_thread::sleep_for(std::chrono::seconds(10));
     return FileSystem::sync(file);

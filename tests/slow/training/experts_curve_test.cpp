@@ -1,6 +1,5 @@
-// Experts are worth their memory: of two models that compute as much for a token, the one with
-// eight experts, of which a token goes through two of half the width, has the lower loss after as
-// many steps.
+// Experts are worth their memory. Two models compute equally much per token; the one with eight
+// experts of half the width, two per token, has the lower loss after the same number of steps.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +76,7 @@ TEST(Experts, LearnMoreThanADenseModelThatComputesAsMuch) {
     flags.vocab_size = 4096;
     return models::model_from_flags(flags, 256)->training_flops(256);
   };
-  EXPECT_NEAR(flops(experts) / flops(dense), 1, 0.01);  // the router's are the difference
+  EXPECT_NEAR(flops(experts) / flops(dense), 1, 0.01);  // the router makes the difference
 
   const Losses one = train_and_read(dense), eight = train_and_read(experts);
   fmt::print(

@@ -1,4 +1,4 @@
-// Training of every family; golden/training has five of them.
+// Trains every family; golden/training trains five of them.
 #include "golden/training/families.h"
 
 namespace megatron::training {

@@ -1,4 +1,4 @@
-// GPT-2 124M on Debian's manual pages: the losses of twenty steps stay what they were.
+// GPT-2 124M on Debian's manual pages: the losses of twenty steps match stored values.
 #include <gtest/gtest.h>
 
 #include "base/files.h"
@@ -11,8 +11,8 @@ namespace {
 
 const std::string kCurve = MEGATRON_TEST_SOURCES "/slow/training/gpt2_124m_curve.json";
 
-// The corpus is too small to learn GPT-2's 50257 tokens: the model's table has them all, the
-// text uses these.
+// The corpus is too small to learn GPT-2's 50257 tokens: the model's table has all of them, and the
+// text uses only these.
 constexpr int64_t kVocabulary = 16384;
 
 settings::TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {

@@ -1,5 +1,5 @@
 // A sequence of 131,072 tokens on four context-parallel ranks: each needs a quarter of the memory,
-// as plans say, and a step computes the loss.
+// as planned, and a step computes the loss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,8 @@
 namespace megatron::training {
 namespace {
 
-// Attention of few and narrow heads takes a step's time, which grows with the square of the length.
+// The step's time is dominated by attention, which grows with the square of the length, so heads
+// are few and narrow.
 settings::TrainSettings long_llama(const std::string& flags) {
   return with_flags(tiny_llama(),
                     "--num-layers 2 --hidden-size 128 --ffn-hidden-size 512 "
@@ -20,7 +21,7 @@ settings::TrainSettings long_llama(const std::string& flags) {
                         flags);
 }
 
-// Bytes of activations and of buffers for communication.
+// Bytes of activations and communication buffers.
 int64_t activations(std::span<const int64_t> arenas) {
   return arenas[static_cast<size_t>(MemoryClass::activations)] +
          arenas[static_cast<size_t>(MemoryClass::communication)];
@@ -33,12 +34,13 @@ TEST(LongSequence, TakesAQuarterOfTheMemoryOnEachOfFourRanks) {
     const settings::TrainSettings divided =
         long_llama("--ranks 4 --context-parallel-size 4" + chunks);
     const plan::Plan four = make_plan(divided, options);
-    const int64_t of_one = activations(one.memory.arenas), of_four = activations(four.memory.arenas);
+    const int64_t of_one = activations(one.memory.arenas),
+                  of_four = activations(four.memory.arenas);
     EXPECT_LE(static_cast<double>(of_four), 0.28 * static_cast<double>(of_one)) << chunks;
     if (!chunks.empty()) continue;
     for (const ExecutedRank& rank : executed(settle_run(divided), 1)) {
       EXPECT_EQ(activations(rank.memory), of_four);
-      // Of 256 equally likely tokens.
+      // The loss of 256 equally likely tokens.
       EXPECT_NEAR(rank.loss, std::log(256), 0.1);
     }
   }

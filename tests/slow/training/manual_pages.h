@@ -17,7 +17,7 @@ inline constexpr const char* kNoManualPages =
     "apt-get download manpages manpages-dev did not succeed here (it needs Debian's archive), or "
     "mandoc is missing";
 
-// The pages as plain text in `folder`/text; false when they cannot be had.
+// Writes the pages as plain text to `folder`/text. Returns false if they are not available.
 inline bool fetch_manual_pages(const std::string& folder) {
   const std::string command =
       "mkdir -p " + folder + " && cd " + folder +
@@ -40,8 +40,8 @@ inline void train_tokenizer(const std::string& texts, int64_t vocabulary,
   trainer.train().save(output);
 }
 
-// Tokenizer (`folder`/tokenizer) and token files of the texts in `folder`/packages.
-// Returns the prefix.
+// Makes a tokenizer (`folder`/tokenizer) and token files of the texts in `folder`/packages. Returns
+// the prefix.
 inline std::string tokenized_manual_pages(const TemporaryDirectory& folder, int64_t vocabulary) {
   const std::string texts = folder / "packages/text";
   train_tokenizer(texts, vocabulary, folder / "tokenizer");

@@ -1,5 +1,4 @@
-// MD5 (Rivest, RFC 1321): shows whether a corpus is the one that a stored curve belongs to. Not for
-// security.
+// MD5 (Rivest, RFC 1321), to check that a corpus is the one of a stored curve. Not for security.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// 200 steps of the quick start's run: bf16 learns what fp32 learns.
+// 200 steps of the quick start's run: bf16 learns as well as fp32.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace megatron::training {
 namespace {
 
-// The recipe of ./quickstart, cut after 200 of its 500 steps.
+// The recipe of ./quickstart, stopped after 200 of its 500 steps.
 settings::TrainSettings quickstart_run(const std::string& prefix, const std::string& tokenizer,
                                        bool bf16) {
   settings::TrainSettings s;
@@ -41,8 +41,7 @@ settings::TrainSettings quickstart_run(const std::string& prefix, const std::str
   return s;
 }
 
-constexpr int kLast =
-    50;  // of 200 steps: two runs that differ by rounding alone part by 1% over 20
+constexpr int kLast = 50;  // of 200 steps; over 20, runs that differ only by rounding diverge by 1%
 double last_mean(const std::vector<double>& losses) {
   return std::accumulate(losses.end() - kLast, losses.end(), 0.0) / kLast;
 }

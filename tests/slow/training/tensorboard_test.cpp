@@ -24,7 +24,7 @@ bool succeeds(const std::string& command) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Standard output of a command; the test fails when it does.
+// Returns a command's standard output; the test fails if the command fails.
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* pipe = popen(command.c_str(), "r");
@@ -43,7 +43,7 @@ std::string from_hexadecimal(const std::string& digits) {
 struct Board {
   std::map<std::string, std::map<int64_t, float>> scalars;
   std::map<std::string, std::map<int64_t, std::string>> texts;
-  size_t points = 0;  // a step that comes twice counts twice
+  size_t points = 0;  // a step that occurs twice counts twice
 };
 
 Board read_board(const std::string& python, const std::string& folder, const std::string& reader) {
@@ -63,7 +63,8 @@ Board read_board(const std::string& python, const std::string& folder, const std
   return board;
 }
 
-// Steps of a run that was killed at 30 and resumed from 20; its second life has other losses.
+// Losses of a run that was killed at step 30 and resumed from 20, with other losses the second
+// time.
 float loss_of(int64_t iteration, bool resumed) {
   return static_cast<float>((resumed ? 1.0 / 3 : 1.0 / 7) + static_cast<double>(iteration));
 }
@@ -98,9 +99,9 @@ void check_boards(const std::string& python, const std::string& folder, const st
   EXPECT_EQ(board.scalars.at("lm_loss_validation").size(), 8u);
   EXPECT_EQ(board.texts.at("sample").size(), 8u);
   EXPECT_EQ(board.texts.at("sample").at(25), "    Once upon \xc3\xa9\xef\xbf\xbd\n    *a* time");
-  EXPECT_EQ(board.texts.at("configuration").size(), 2u);  // of both lives
+  EXPECT_EQ(board.texts.at("configuration").size(), 2u);  // from both parts of the run
   EXPECT_NE(board.texts.at("configuration").at(20).find("| --lr | 3e-3 |"), std::string::npos);
-  // Nothing stands twice; but the reader of scripts takes no texts back.
+  // Nothing occurs twice, except that the script's reader does not drop old texts.
   size_t points = reader == "accumulator" ? 2 : 0;
   for (const auto& [unused, steps] : board.scalars) points += steps.size();
   for (const auto& [unused, steps] : board.texts) points += steps.size();

@@ -1,6 +1,6 @@
-// PyPI's transformers opens what this program writes: a directory of every family that it knows,
-// made of our own initial values, gives our logits. Left out are nemotron-nas, whose class
-// transformers does not ship, and megatron, this program's own type.
+// PyPI's transformers opens this program's output: for every family that it supports, a directory
+// with our initial values gives our logits. Excluded are nemotron-nas, whose class transformers
+// does not ship, and megatron, this program's own type.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -33,7 +33,7 @@ Ended shell(const std::string& command) {
   return ended;
 }
 
-// Initial values, wide enough that logits differ, and biases and norms that are not all alike.
+// Sets initial values with a wide spread, so that logits differ, and varied biases and norms.
 void fill(models::Stage& model, Stream& stream) {
   models::initialize(model, 7, stream);
   for (parallel::ParameterSpec* placed : model.parameters()) {
@@ -45,7 +45,7 @@ void fill(models::Stage& model, Stream& stream) {
   }
 }
 
-// Golden directories, and what other models of a family have.
+// Golden directories, and features that other models of a family have.
 std::map<std::string, Json> configs() {
   std::map<std::string, Json> all;
   for (const char* family : testing::kFamilyDirectories)
@@ -83,8 +83,8 @@ std::map<std::string, Json> configs() {
   return all;
 }
 
-// Sequences beyond the windows and, of those whose angles depend on the length, the original
-// context; expected.json next to the model has the tokens and our logits.
+// Sequences are longer than the windows and, if a family's angles depend on the length, than the
+// original context. expected.json next to the model has the tokens and our logits.
 void write_model(Json config, const std::string& directory) {
   config.set("initializer_range", 0.2);
   testing::RandomModel m(models::model_from_config_json(config), DType::f32);

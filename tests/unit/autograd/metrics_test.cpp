@@ -25,7 +25,7 @@ class MetricsTest : public TapeTest {
     tape.report("count", {.values = values});
     return {{"x", product(tape, in["x"], a)}};
   }
-  // One span, or one in a stretch that is recomputed; its first forward infers, too.
+  // One span, or one in a stretch that is recomputed, whose first forward runs as inference.
   void step(Tape& tape, bool in_stretch) {
     tape.collect(&metrics);
     const auto span = [&](Tape& t, const Bundle& in) {
@@ -105,7 +105,7 @@ TEST_F(MetricsTest, OfLayersStandApart) {
                  true);
   begin(layers);
   Tape tape(runtime);
-  EXPECT_FALSE(tape.tally("counts", 4).defined());  // nobody collects
+  EXPECT_FALSE(tape.tally("counts", 4).defined());  // no collector
   tape.collect(&layers);
   tape.report("mean", {.values = values, .weights = weights, .layer = 4});
   tape.report("mean", {.values = weights, .weights = values, .layer = 1});
@@ -132,7 +132,7 @@ TEST_F(MetricsTest, OfLayersStandApart) {
 
 TEST_F(MetricsTest, HaveNamesThatTheModelKnows) {
   Tape tape(runtime);
-  tape.report("other", {.values = values});  // nobody collects
+  tape.report("other", {.values = values});  // no collector
   tape.collect(&metrics);
   EXPECT_THROW(tape.report("other", {.values = values}), InternalError);
 }

@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kRoom = 192;  // of [kRows, kWidth] f64 in an arena
+constexpr int64_t kRoom = 192;  // bytes of [kRows, kWidth] f64 in an arena
 
 class OffloadTest : public TapeTest {
  protected:
@@ -13,7 +13,7 @@ class OffloadTest : public TapeTest {
   Parameter a = parameter("a"), b = parameter("b");
 };
 
-// Adds to the log what the arenas hold when backward passes.
+// Logs the bytes in the arenas when backward passes.
 struct Watched {
   std::vector<int64_t>* host;
   Arena* arena;
@@ -46,7 +46,8 @@ TEST_F(OffloadTest, MovesEachStorageOnceAndComesBackBitForBit) {
       std::vector<int64_t> host;
       if (offload) {
         const Offloaded moved = Offloaded::move(tape, first);
-        // The two inputs of a's products are kept, less x, which is not of these nodes; h flows on.
+        // The two inputs of a's products are kept, except x, which these nodes do not own; h flows
+        // on.
         EXPECT_EQ(moved.storages(), 2u);
         EXPECT_EQ(used(MemoryClass::activations) - before, kRoom);
         EXPECT_EQ(used(MemoryClass::offload), 2 * kRoom);

@@ -1,4 +1,4 @@
-// An op made for the tests of the tape, y = x w^T, and what they have in common.
+// An op for the tests of the tape, y = x w^T, and their shared helpers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Stretches that backward runs again, and outputs that nobody keeps.
+// Stretches that backward recomputes, and outputs that are not kept.
 #include <map>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// Calls of each kernel.
+// Counts the calls of each kernel.
 struct Counter final : kernels::Observer {
   std::map<std::string, int, std::less<>> calls;
   void after(const kernels::Call& call) override { ++calls[std::string(call.kernel)]; }
@@ -59,7 +59,7 @@ class RecomputeTest : public TapeTest {
 
   Parameter a = parameter("a"), b = parameter("b"), c = parameter("c");
   int64_t start = runtime.arena(MemoryClass::activations).in_use();
-  static constexpr int64_t kRoom = 192;  // of [kRows, kWidth] f64 in an arena
+  static constexpr int64_t kRoom = 192;  // bytes of [kRows, kWidth] f64 in an arena
 };
 
 Bundle layer(Tape& tape, const Bundle& in, Parameter& w) {
@@ -161,7 +161,7 @@ TEST_F(RecomputeTest, ModulesAreNotRecomputedInsideAStretch) {
   EXPECT_EQ(run(forward(true)).products, run(forward(false)).products);
 }
 
-// Keeps a copy in the scratch arena, and counts how often it is asked for it.
+// Keeps a copy in the scratch arena, and counts the requests for it.
 struct CopySource final : Source {
   CopySource(const Tensor& t, Tape& tape, int& asked) : asked_(asked) {
     copy_ = Tensor::empty(tape.stream().scratch(), t.whole().shape(), t.dtype(), "copy");
@@ -223,8 +223,8 @@ TEST_F(RecomputeTest, InferringRunsOnceAndKeepsNothing) {
   EXPECT_EQ(in_use(), before);
 }
 
-// A number that forward makes of what came before, in a stretch of its own and inside of another
-// one.
+// A value that forward computes once from earlier results, in a stretch of its own and inside
+// another stretch.
 TEST_F(RecomputeTest, WhatIsMadeOnceIsTheSameAgain) {
   int made = 0;
   std::vector<double> seen;
@@ -243,7 +243,7 @@ TEST_F(RecomputeTest, WhatIsMadeOnceIsTheSameAgain) {
   };
   run([&](Tape& tape, const Var& x) { return tape.recompute({{"x", x}}, twice)["y"]; });
   EXPECT_EQ(made, 2);
-  // Forward; again for the outer stretch; and, from behind, for each inner one.
+  // Forward; again for the outer stretch; and, in reverse order, for each inner one.
   EXPECT_EQ(seen, (std::vector<double>{1, 2, 1, 2, 2, 1}));
 }
 

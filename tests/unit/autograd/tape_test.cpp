@@ -1,4 +1,4 @@
-// The tape by itself, with an op made here: y = x w^T.
+// The tape alone, with an op defined here: y = x w^T.
 #include "autograd/tape.h"
 
 #include "base/error.h"
@@ -74,7 +74,7 @@ TEST_F(TapeTest, BackwardEndsAtStopsInReverse) {
         EXPECT_EQ(tape.nodes(), 1u);
         tape.backward_to_stop(part);
         EXPECT_EQ(tape.nodes(), 0u);
-        tape.backward_to_stop(part);  // there is nothing left
+        tape.backward_to_stop(part);  // nothing is left
       } else {
         tape.backward(part);
       }
@@ -92,7 +92,7 @@ TEST_F(TapeTest, BackwardEndsAtStopsInReverse) {
   }
 }
 
-// backward() knows no stops, and those of one micro-batch are not those of the next.
+// backward() ignores stops, and one micro-batch's stops do not affect the next.
 TEST_F(TapeTest, StopsGoWithWhatIsRecorded) {
   const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
   Parameter a = parameter("a");
@@ -118,7 +118,7 @@ TEST_F(TapeTest, ListenersHearSpansAndGradientsInOrder) {
   Parameter a = parameter("a"), b = parameter("b");
   const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
   const auto all = [](Tape& tape) { tape.backward(); };
-  // The span uses a twice as one use: each pass counts, as two micro-batches of it would.
+  // The span's two uses of a count as one use; each pass counts, as with two micro-batches.
   Log log;
   chain(runtime, x, dy, a, b, false, all, &log);
   EXPECT_EQ(log.lines,
@@ -148,7 +148,7 @@ TEST_F(TapeTest, TiedWeightIsFinalWhenAllItsUsesAre) {
   }
   EXPECT_EQ(log.lines, (std::vector<std::string>{"w 0", "w 1"}));
 
-  // The same with two weights of equal value: an accumulator each, and both micro-batches in it.
+  // The same with two weights of equal value: each has one accumulator for both micro-batches.
   Parameter first = w, second = w;
   first.uses = {{.grad = drawn({kWidth, kWidth}, "a")}};
   second.uses = {{.grad = drawn({kWidth, kWidth}, "b")}};

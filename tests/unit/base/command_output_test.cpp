@@ -1,4 +1,4 @@
-// Which files a command's output may replace, and how it is written.
+// Which files a command's output may replace, and how the output is written.
 #include "base/command_output.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class CommandOutputs : public ::testing::Test {
   ~CommandOutputs() override { fs::remove_all(path_); }
   std::string at(const std::string& name) const { return path_ + "/" + name; }
 
-  // The error; empty: it may be written.
+  // Returns the error, or an empty string if the file may be written.
   std::string refusal(const std::string& path, const std::vector<std::string>& inputs = {},
                       std::optional<bool> overwrite = {}) const {
     const FileKind kind = {"a list of ours",

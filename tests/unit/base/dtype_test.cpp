@@ -26,7 +26,7 @@ struct Format {
 constexpr Format kBf16{7, -126, 127};
 constexpr Format kF16{10, -14, 15};
 
-// The value of a bit pattern, from the definition of the format, in fp64.
+// Value of a bit pattern by the format's definition, in fp64.
 double value_of(uint16_t bits, Format f) {
   const int exponent_bits = 15 - f.mantissa_bits;
   const int exponent = (bits >> f.mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -82,8 +82,8 @@ void expect_rounding(float x, Format f) {
   ASSERT_EQ(std::signbit(got), std::signbit(x)) << x;
 }
 
-// The neighbourhood of every value and of every middle between two values, and random floats of all
-// sizes.
+// The neighbours of every value and of every midpoint between two values, and random floats of all
+// magnitudes.
 template <class T>
 void expect_rounding_everywhere(Format f) {
   for (uint32_t bits = 0; bits < 65535; ++bits) {

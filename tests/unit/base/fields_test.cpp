@@ -74,7 +74,7 @@ TEST(Fields, SetAndGet) {
 TEST(Fields, UnsetGivesTheDefaultBack) {
   Settings s;
   s.data = {"d"};
-  Fields fields;  // its defaults are what stands when it is added
+  Fields fields;  // a field's default is its value when it is added
   fields.add("data", &s.data, "Data.");
   s.fields.all().push_back(fields.all()[0]);
   s.fields.all().back().name = "other-data";
@@ -196,7 +196,7 @@ TEST(Nearest, FindsTypingErrors) {
   const std::vector<std::string> flags = {"num-layers", "hidden-size", "seq-length", "lr",
                                           "micro-batch-size"};
   EXPECT_EQ(nearest("num-layer", flags), "num-layers");
-  EXPECT_EQ(nearest("nmu-layers", flags), "num-layers");  // an exchange is one error
+  EXPECT_EQ(nearest("nmu-layers", flags), "num-layers");  // a transposition is one error
   EXPECT_EQ(nearest("hiden_size", flags), "hidden-size");
   EXPECT_EQ(nearest("lt", flags), "lr");
   EXPECT_EQ(nearest("num-layers", flags), "num-layers");

@@ -97,7 +97,7 @@ TEST_F(FileSystemTest, OutputFilesGoOnAfterWhatIsShortOrInterrupted) {
   }
 }
 
-// Every operation of a file that is written whole or not at all.
+// Every operation of an atomic write fails once: the file is complete or absent.
 TEST_F(FileSystemTest, AtomicFilesAreWholeOrNotThereWhateverFails) {
   const std::string path = folder_ + "below/a";
   FaultyFiles counted;

@@ -78,7 +78,7 @@ TEST_F(Files, MapsBytes) {
   ASSERT_EQ(moved.bytes().size(), 5u);
   EXPECT_EQ(std::memcmp(moved.bytes().data(), "hello", 5), 0);
   EXPECT_TRUE(map.bytes().empty());
-  write_file(folder_ + "/a", "other text");  // a map keeps the file it was made of
+  write_file(folder_ + "/a", "other text");  // a mapping keeps the file from which it was made
   EXPECT_EQ(std::memcmp(moved.bytes().data(), "hello", 5), 0);
 }
 
@@ -89,7 +89,7 @@ TEST_F(Files, MapsAnEmptyFileAndRefusesWhatIsNoFile) {
   EXPECT_THROW(MappedFile{folder_ + "/none"}, Error);
   EXPECT_THROW(MappedFile{"/dev/null"}, Error);
   ASSERT_EQ(::mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
-  EXPECT_THROW(MappedFile{folder_ + "/pipe"}, Error);  // and does not wait for a writer
+  EXPECT_THROW(MappedFile{folder_ + "/pipe"}, Error);  // does not wait for a writer
 }
 
 TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {

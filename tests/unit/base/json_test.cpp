@@ -203,7 +203,7 @@ TEST(Json, SetReplacesInPlaceOrAppends) {
   EXPECT_EQ(json.dump(), R"({"a": [1, 2.5, null], "b": "x"})");
 }
 
-// The texts on the right are those of Python 3.11's json.dumps with the same arguments.
+// The texts on the right are the output of Python 3.11's json.dumps with the same arguments.
 TEST(Json, WritesAsPythonDoes) {
   const Json json = Json::parse(
       R"({"a":[1,2.0,[],{}],"b":{"c":null,"d":true},"e":"\u00e9\ud83d\ude00\u007f\u0001\"\\/\n"})");

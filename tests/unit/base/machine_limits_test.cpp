@@ -15,7 +15,7 @@ constexpr const char* kV1Mounts =
     "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
 constexpr const char* kV2Mounts = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
 
-// A root folder with files of /proc and /sys as written here.
+// A root folder with test versions of files of /proc and /sys.
 class MachineLimitsOf : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -36,7 +36,7 @@ class MachineLimitsOf : public ::testing::Test {
   MachineLimits limits() const { return machine_limits(root_); }
   std::string at(const std::string& path) const { return root_ + path; }
 
-  // The machine's own, where no file sets a limit.
+  // The machine's own limits, if no file sets one.
   const MachineLimits none_ = machine_limits("/nowhere/");
   std::string root_;
 };
@@ -53,12 +53,12 @@ TEST_F(MachineLimitsOf, Version2) {
   file("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
   EXPECT_EQ(limits().memory, none_.memory);
   EXPECT_EQ(limits().processors, none_.processors);
-  file("sys/fs/cgroup/job/memory.max", "200000000\n");  // of the group above
+  file("sys/fs/cgroup/job/memory.max", "200000000\n");  // the parent group's limit
   file("sys/fs/cgroup/job/cpu.max", "50000 100000\n");
   EXPECT_EQ(limits().memory, 200'000'000);
   EXPECT_EQ(limits().memory_limit_file, at("sys/fs/cgroup/job/memory.max"));
   EXPECT_EQ(limits().processors, 1);
-  file("sys/fs/cgroup/job/step/memory.max", "100000000\n");  // the lesser one counts
+  file("sys/fs/cgroup/job/step/memory.max", "100000000\n");  // the lower limit counts
   EXPECT_EQ(limits().memory, 100'000'000);
   file("sys/fs/cgroup/memory.max", "90000000\n");
   EXPECT_EQ(limits().memory, 90'000'000);
@@ -77,7 +77,7 @@ TEST_F(MachineLimitsOf, Version1) {
   EXPECT_EQ(limits().processors, 1);
 }
 
-// The hierarchy of a container begins at its own group, which /proc/self/cgroup names in full.
+// A container's hierarchy begins at its own group, which /proc/self/cgroup names by the full path.
 TEST_F(MachineLimitsOf, AContainerThatSeesAPartOfTheHierarchy) {
   write_groups("4:memory:/docker/77/inner\n",
                "35 31 0:32 /docker/77 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");

@@ -60,7 +60,7 @@ TEST(RandomStream, UniformsAreFlat) {
   double chi2 = 0;
   for (const int count : counts)
     chi2 += std::pow(count - kDraws / kCells, 2) / (double{kDraws} / kCells);
-  EXPECT_LT(chi2, 43.8);  // 19 degrees of freedom: exceeded by chance once in 1000
+  EXPECT_LT(chi2, 43.8);  // 19 degrees of freedom: exceeded by chance once in 1000 runs
 }
 
 TEST(RandomStream, NormalsHaveTheMomentsOfTheNormalDistribution) {

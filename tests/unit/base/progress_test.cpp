@@ -29,7 +29,7 @@ struct Watch {
   }
 };
 
-// Standard error as a terminal of so many columns.
+// Standard error as a terminal of the given width.
 class Terminal {
  public:
   explicit Terminal(int columns) : saved_(dup(STDERR_FILENO)) {
@@ -60,7 +60,7 @@ class Terminal {
   int saved_, screen_ = -1;
 };
 
-// The states that were drawn one over the other.
+// Returns the states drawn over each other.
 std::vector<std::string> states(const std::string& printed) {
   std::vector<std::string> all;
   size_t begin = 0;
@@ -115,7 +115,7 @@ TEST(Progress, OutsideATerminalShortWorkSaysOnlyWhatItGot) {
             "training: 100%  58/40 steps  0.98 steps/s  in 59s  12 documents\n");
 }
 
-// A resumed run: what was done before took none of this run's time.
+// A resumed run: earlier work took no time in this run.
 TEST(Progress, WhatWasDoneBeforeIsNotInTheRate) {
   ::testing::internal::CaptureStderr();
   {
@@ -139,7 +139,7 @@ TEST(Progress, StrangeTotals) {
   }
 }
 
-// Draws one state of a run on a terminal of so many columns.
+// Draws one state of a run on a terminal of the given width.
 std::string drawn(int columns, const std::string& label, const std::string& text) {
   Watch watch;
   Terminal terminal(columns);

@@ -1,4 +1,4 @@
-// Lines that a later run goes on with.
+// Lines that a later run continues.
 #include "base/resumable_lines.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST_F(Resumable, WithoutALineAnySettingsWillDo) {
     header = read_file(partial());
   }
   EXPECT_FALSE(fs::exists(partial()));
-  write_file(partial(), header);  // as a process that was killed leaves it
+  write_file(partial(), header);  // as a killed process leaves it
   open().append(0, line(0));
   EXPECT_EQ(open().done(), 1);
 }

@@ -24,7 +24,7 @@ TEST(SignalWatch, ASignalWaitsUntilItIsTaken) {
   EXPECT_EQ(watch.caught(), SIGUSR1);
 }
 
-// It came when the work was over already: another rank reported it, or it was the last step.
+// The signal arrives after the end of the work: another rank reported it, or it was the last step.
 TEST(SignalWatch, WhatIsNotTakenEndsNothing) {
   {
     const SignalWatch watch(kWatched);
@@ -41,17 +41,17 @@ TEST(SignalWatch, TheFirstIsToldWhileNobodyAsks) {
   EXPECT_EQ(told.get_future().get(), SIGTERM);
 }
 
-// To a process and to its group, or one behind the other by a launcher: it is one signal.
+// A signal sent to a process and to its group, or forwarded by a launcher, counts as one.
 TEST(SignalWatch, SignalsCloseTogetherAreOne) {
   SignalWatch watch(kWatched);
   for (const int signal : {SIGTERM, SIGUSR1, SIGTERM}) {
     kill(getpid(), signal);
-    std::this_thread::sleep_for(milliseconds(70));  // longer than between two looks of the watch
+    std::this_thread::sleep_for(milliseconds(70));  // longer than the watch's interval
     EXPECT_EQ(watch.caught(), SIGTERM);
   }
 }
 
-// The program need not ask: it may be in the middle of a long step.
+// A second signal acts even if the program does not poll, as in the middle of a long step.
 TEST(SignalWatch, ALaterSignalActsAtOnce) {
   EXPECT_EXIT(
       {

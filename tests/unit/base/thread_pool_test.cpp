@@ -45,7 +45,7 @@ TEST_P(ThreadPools, SharesRunEachBlockOnceAndInOrder) {
     });
     EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(blocks), 1));
     for (const std::vector<int64_t>& of_thread : taken) {
-      int64_t turns = 0;  // from a later share to an earlier one
+      int64_t turns = 0;  // moves from a later share to an earlier one
       for (size_t i = 1; i < of_thread.size(); ++i) turns += of_thread[i] < of_thread[i - 1];
       EXPECT_LE(turns, 1);
     }

@@ -1,4 +1,4 @@
-// UTF-8 valid and broken, and words as a shell reads them.
+// Valid and broken UTF-8, and words as a shell reads them.
 #include "base/utf8.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Lengths, times and prompts of `megatron bench serve`, and what it makes of a load's times.
+// Lengths, times and prompts of `megatron bench serve`, and its summary of a load's times.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -144,7 +144,7 @@ TEST(ServeLoad, SummaryIsOfCompleteRequests) {
   EXPECT_EQ(s.latency->mean, 2.5);    // 2 and 3
   EXPECT_EQ(s.between_tokens->p50, 1);
   EXPECT_EQ(s.between_tokens->mean, 1);  // 0.5, 1 and 1.5
-  EXPECT_EQ(s.per_token->p50, 0.75);     // of two tokens each in 1.5 s
+  EXPECT_EQ(s.per_token->p50, 0.75);     // two tokens each in 1.5 s
   EXPECT_FALSE(summarize({}).latency.has_value());
   EXPECT_TRUE(as_json(summarize({}))["latency"].is_null());
 }

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 const std::string kState(kTrainerState);
 constexpr int64_t kShard = 1600;
 
-// Not through AtomicFile: it would flush.
+// Does not use AtomicFile, which would flush.
 void put(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
@@ -43,7 +43,7 @@ class Checkpoint : public ::testing::Test {
     return std::next(first, static_cast<std::ptrdiff_t>(index))->first;
   }
 
-  // Opens, verifies and loads it, and compares what was loaded.
+  // Opens, verifies and loads the checkpoint, and compares the loaded values.
   void read() {
     TrainedModel loaded(DType::bf16, false, 5);
     const CheckpointDirectory directory(path());
@@ -63,7 +63,7 @@ class Checkpoint : public ::testing::Test {
     for (const auto& [name, text] : files_) put(file(name), text);
   }
 
-  // trainer_state.json after `change`, with the checksum that it then has.
+  // Writes trainer_state.json after `change`, with its new checksum.
   void put_state(const std::function<void(Json&)>& change) {
     Json state = Json::parse(files_[kState]);
     change(state);
@@ -278,7 +278,7 @@ TEST_F(Checkpoint, WithoutOptimizerLoadsItsWeightsOnly) {
                        "contains no optimizer state"));
 }
 
-// Every byte of every file is under some checksum: whatever is changed, it is an Error.
+// Every byte of every file is covered by a checksum: any change is an Error.
 TEST_F(Checkpoint, DamageAnywhereIsAnError) {
   std::mt19937 random(3);
   const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };

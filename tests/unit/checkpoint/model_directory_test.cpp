@@ -46,7 +46,7 @@ TEST(ModelDirectory, OpensShards) {
   EXPECT_EQ(directory.bytes("model.norm.weight").size(), 48u * 4);
 }
 
-// Every tensor of `wanted` is there with its bytes.
+// Expects every tensor of `wanted` with the same bytes.
 void expect_tensors(const ModelDirectory& directory, const ModelDirectory& wanted) {
   for (const std::string& name : wanted.tensor_names()) {
     ASSERT_NE(directory.find(name), nullptr) << name;
@@ -220,11 +220,11 @@ TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
   EXPECT_EQ(second->tensor_names(), (std::vector<std::string>{"b", "a", "c", "d"}));
   EXPECT_TRUE(contains(second->disagreement(), "1 (m-1-of-3.safetensors: a)"));
   EXPECT_EQ(second->trouble("a"), nullptr);
-  // Named by neither: which one is meant is not known.
+  // The index names neither file, so the tensor is ambiguous.
   EXPECT_EQ(
       *open(whole)->trouble("a"),
       "it is in 'm-1-of-3.safetensors' and in 'm-2-of-3.safetensors', and the index lists neither");
-  // In another file than it says, in one that it does not name, and in one that does not exist.
+  // The index places a tensor in a wrong file, omits a file, and names one that does not exist.
   const auto wrong = open(in("a", 1) + "," + in("c", 1) + "," + in("e", 3));
   EXPECT_NE(wrong->find("b"), nullptr);
   EXPECT_NE(wrong->find("c"), nullptr);
@@ -344,7 +344,7 @@ TEST(Load, KeepsTheBitsOfEqualTypes) {
   }
 }
 
-// A file of one tensor whose element i is i.
+// Writes a file with one tensor whose element i is i.
 void write_counting(const std::string& folder, const std::string& name, Shape shape) {
   Model model;
   count_from(model.add(name, shape, DType::f32), 0);
@@ -387,7 +387,8 @@ TEST(Load, TransposesAndSlices) {
   }
 }
 
-// A model of fused q, k, v of two heads and one group on `ranks` ranks; k and v whole on each.
+// A model with fused q, k, v of two heads and one group on `ranks` ranks; each rank has all of k
+// and v.
 std::unique_ptr<Model> fused(int64_t rank, int64_t ranks) {
   constexpr int64_t kWidth = 3, kQ = 4, kK = 2;
   const int64_t q = kQ / ranks;
@@ -410,7 +411,7 @@ TEST(Save, StackedTensorsGoApartAndComeBackOnOtherRanks) {
   EXPECT_EQ(file.tensors().size(), 4u);
   EXPECT_EQ(file.doubles("k"), (std::vector<double>{12, 13, 14, 15, 16, 17}));
   EXPECT_EQ(file.doubles("v"), (std::vector<double>{18, 19, 20, 21, 22, 23}));
-  EXPECT_EQ(file.tensors().front().name, "k");  // by name
+  EXPECT_EQ(file.tensors().front().name, "k");  // sorted by name
 
   const auto second = fused(1, 2);
   load(ModelDirectory(folder / "m"), second->parameters());

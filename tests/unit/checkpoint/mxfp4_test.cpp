@@ -1,4 +1,4 @@
-// Weights in MXFP4, against what transformers makes of them (tests/golden/vectors/mxfp4).
+// Weights in MXFP4, compared with transformers' values (tests/golden/vectors/mxfp4).
 #include "checkpoint/mxfp4.h"
 
 #include <cstring>
@@ -54,7 +54,7 @@ TEST(Mxfp4, ADirectoryHasTheTensorsOfTransformers) {
   }
 }
 
-// A rank's expert, rows that are stored in turn, and columns that begin and end inside of blocks.
+// A rank's expert, interleaved rows, and columns that begin and end inside a block.
 TEST(Mxfp4, ARankReadsWhatItHolds) {
   const ModelDirectory released(vector_of("released")), wanted(vector_of("bf16"));
   const Mxfp4Tensor& packed = *released.tensors().mxfp4(kUp);

@@ -13,7 +13,7 @@ constexpr std::string_view kKnown[] = {"torch.make"};
 // Pickle program of protocol 2: `body`, then STOP.
 std::string program(const std::string& body) { return "\x80\x02" + body + "."; }
 
-// Its texts point into `bytes`.
+// The texts of the result point into `bytes`.
 Pickle read(const std::string& bytes) { return {std::as_bytes(std::span(bytes)), kKnown, "x.bin"}; }
 
 std::string pickle_error(const std::string& bytes) {
@@ -175,7 +175,7 @@ TEST(Pickle, HasALimitOfSteps) {
         "h\x01"
         "0";
   EXPECT_TRUE(contains(pickle_error(endless + "."), "more than 5000000 instructions"));
-  // A list of pairs is copied by each of many calls.
+  // Many calls each copy a list of pairs.
   std::string copies =
       "\x80\x02(](K\x01K\x02"
       "eq\x01"

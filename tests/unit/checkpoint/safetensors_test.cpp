@@ -192,7 +192,7 @@ TEST(Safetensors, RefusesLengthsBeyondTheFile) {
   EXPECT_TRUE(contains(error_of([&] { SafetensorsFile(folder / "absent"); }), "absent"));
 }
 
-// Opens a damaged file and, if it is taken, reads all of it.
+// Opens a damaged file and, if it is accepted, reads all of it.
 bool opens(MemoryFile& memory, const std::string& text) {
   memory.set(text);
   try {

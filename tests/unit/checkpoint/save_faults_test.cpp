@@ -1,4 +1,4 @@
-// Every file operation of a save goes wrong in every way, one at a time.
+// Makes every file operation of a save fail in every way, one at a time.
 #include <sys/wait.h>
 
 #include "base/log.h"
@@ -40,7 +40,7 @@ class SaveFaults : public ::testing::TestWithParam<std::tuple<Before, Fault>> {
     save.finish();
   }
 
-  // The iteration of a directory, which has to be whole; 0 where there is none.
+  // Returns the iteration of a directory, which must be complete, or 0 if there is none.
   int64_t found(const std::string& name) {
     if (!std::filesystem::exists(folder_ / name)) return 0;
     const CheckpointDirectory directory(folder_ / name);
@@ -51,7 +51,7 @@ class SaveFaults : public ::testing::TestWithParam<std::tuple<Before, Fault>> {
     return iteration;
   }
 
-  // Names what did not happen as it should; "" when the save of `newer_` says that it succeeded.
+  // Returns a description of any wrong behaviour, or "" if the save of `newer_` succeeds.
   std::string try_save(FaultyFiles& files, Fault fault) {
     if (!ends(fault)) return error_of([&] { save(newer_, 2, target(), files); });
     const pid_t child = ::fork();

@@ -1,5 +1,4 @@
-// The files of a saved model: which there are, what is in them, and that they are whole or not
-// there.
+// The files of a saved model: their names and contents, and that each is complete or absent.
 #include <sys/resource.h>
 
 #include <csignal>
@@ -11,7 +10,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-// The tensors of a directory as parameters, each its own, in the order of `names`.
+// Makes a model with a parameter for each tensor of a directory, in the order of `names`.
 std::unique_ptr<Model> model_of(const ModelDirectory& directory,
                                 const std::vector<std::string>& names) {
   auto model = std::make_unique<Model>();
@@ -142,7 +141,7 @@ TEST(Save, TensorsThatLikeLacksComeLast) {
   const TemporaryDirectory folder;
   const ModelDirectory like(golden("llama_sharded"));
   std::vector<std::string> names = llama_order();
-  names.pop_back();  // no lm_head but a score head
+  names.pop_back();  // a score head instead of lm_head
   const std::string ignored[] = {"lm_head.weight"};
   Model model;
   for (const std::string& name : names) model.add(name, like.find(name)->shape, DType::f32);

@@ -29,7 +29,7 @@ inline std::string torch_vector(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/torch/" + path;
 }
 
-// A directory that is removed with its contents; in memory where there is such a place.
+// A temporary directory, in memory if possible.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -56,7 +56,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// A file in memory: thousands of them are written in a moment.
+// A file in memory, because thousands of them are written.
 class MemoryFile {
  public:
   MemoryFile() : number_(memfd_create("x", MFD_CLOEXEC)) {
@@ -82,7 +82,7 @@ inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != text.npos;
 }
 
-// A file of the given header and data.
+// A safetensors file with the given header and data.
 inline std::string file_text(std::string_view header, std::string_view data) {
   const uint64_t length = header.size();
   std::string text(reinterpret_cast<const char*>(&length), sizeof length);
@@ -105,7 +105,7 @@ class Model {
     return *owned_.back();
   }
 
-  // A parameter that is one tensor.
+  // Adds a parameter that consists of one tensor.
   parallel::ParameterSpec& add(const std::string& name, Shape shape, DType dtype,
                                bool transposed = false) {
     const int64_t size = shape.rank() == 0 ? 1 : shape[0];
@@ -121,7 +121,7 @@ class Model {
   std::vector<parallel::ParameterSpec*> placed_;
 };
 
-// Saved by one rank; `contents` without configuration and model.
+// Saves with one rank; `contents` lacks the configuration and the model.
 inline void save_model(const std::string& path, const Json& config,
                        std::span<parallel::ParameterSpec* const> parameters, Contents contents) {
   Runtime runtime({DeviceKind::reference, 0}, 1);

@@ -1,4 +1,4 @@
-// Ranges of parameters against the placement's definition, element by element.
+// Compares ranges of parameters with the placement's definition, element by element.
 #include "checkpoint/tensor_blocks.h"
 
 #include <numeric>
@@ -130,7 +130,7 @@ TEST(Blocks, OfAnyRangeTakeEachElementOnce) {
   }
 }
 
-// The range as a value of its own: read from disk, packed in pieces and written again.
+// A range as a separate value: read from disk, packed in pieces and written again.
 TEST(Blocks, AreReadPackedAndWritten) {
   std::mt19937 random(2);
   Runtime runtime({DeviceKind::reference, 0}, 1);

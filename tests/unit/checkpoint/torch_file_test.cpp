@@ -1,4 +1,4 @@
-// Files that torch.save wrote (tests/golden/vectors/torch).
+// Files written by torch.save (tests/golden/vectors/torch).
 #include "checkpoint/torch_file.h"
 
 #include <random>
@@ -54,7 +54,7 @@ TEST(TorchFile, ContiguousTensorsAreViewsAndSharedOnesTheSame) {
     EXPECT_EQ(data("same"), data("float32"));
     EXPECT_EQ(data("row"), data("float32") + 2 * 6 * 4);
     EXPECT_EQ(data("one_row"), data("float32") + 6 * 4);
-    EXPECT_EQ(data("transposed"), data("transposed"));  // put together once
+    EXPECT_EQ(data("transposed"), data("transposed"));  // assembled once
   }
 }
 
@@ -99,7 +99,7 @@ TEST(TorchFile, AnExpandedTensorIsListedButHasNoBytes) {
   EXPECT_EQ(file.bytes(*file.find("b")).size(), 12u);
 }
 
-// A good file with `from` replaced by `to`, of as many bytes.
+// Error of a good file with `from` replaced by `to`, which has the same length.
 std::string changed_error(const std::string& name, const std::string& from, const std::string& to) {
   std::string text = read_file(torch_vector("small/" + name));
   EXPECT_EQ(from.size(), to.size());
@@ -164,7 +164,7 @@ TEST(TorchFile, RefusesOtherFormats) {
   EXPECT_TRUE(contains(error("PK\x03\x04" + empty_zip), "no NAME/data.pkl"));
 }
 
-// Opens a damaged file and, if it is taken, reads all of it.
+// Opens a damaged file and, if it is accepted, reads all of it.
 bool opens_torch(MemoryFile& memory, const std::string& text) {
   memory.set(text);
   try {

@@ -67,7 +67,7 @@ class TrainedModel {
     directory.load_optimizer(optimizer_);
   }
 
-  std::string bits() const {  // of all tensors
+  std::string bits() const {  // bits of all tensors
     std::string text;
     const auto add = [&](const Tensor& t) {
       text.append(static_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));

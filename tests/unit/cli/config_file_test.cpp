@@ -1,4 +1,4 @@
-// Flags from a file, and back into one.
+// Reads flags from a file, and prints them to one.
 #include "cli/config_file.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ class ConfigFile : public ::testing::Test {
     return text;
   }
 
-  // The error of a file's text, without the folder's name.
+  // Error for a file's text, without the folder's name.
   std::string error(const std::string& text, Words more = {}) {
     more.insert(more.begin(), {"--config", file(text)});
     try {
@@ -115,7 +115,7 @@ TEST_F(ConfigFile, TheLastOfSeveralCountsAndFlagsWin) {
   EXPECT_FALSE(train.settings.precision.bf16);
 }
 
-// Also where the two do not go together: what is above takes the place of what is below.
+// Flags that exclude those of the file replace them, instead of causing an error.
 TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
   const std::string path = file(
       "train-samples: 100\nlr-decay-samples: 50\nfp16: true\nloss-scale: 8\nmock-data: true\n"
@@ -140,7 +140,7 @@ TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
   EXPECT_TRUE(says("run.yaml:1: train-samples 100 is overridden by --train-iters"));
   EXPECT_TRUE(says("run.yaml:3: fp16 is overridden by --bf16"));
   EXPECT_TRUE(says("run.yaml:9: swiglu is overridden by --model"));
-  Train off;  // asks for nothing
+  Train off;  // gives no flags
   off.read({"--config", path, "--bf16=false"});
   EXPECT_EQ(off.value("fp16"), "true");
   EXPECT_TRUE(off.notes.empty());
@@ -149,7 +149,7 @@ TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
   files.read({"--config", path, above});
   EXPECT_EQ(files.value("train-samples"), "");
   EXPECT_EQ(files.value("train-iters"), "3");
-  Train both;  // of one file: for the checks that follow
+  Train both;  // in the same file: left to the later checks
   both.read({"--config", file("train-iters: 3\ntrain-samples: 100\n")});
   EXPECT_EQ(both.value("train-samples"), "100");
   EXPECT_EQ(both.value("train-iters"), "3");

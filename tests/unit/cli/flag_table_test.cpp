@@ -21,7 +21,7 @@ using testing::has;
 
 using Words = std::vector<std::string>;
 
-// The settings of `megatron train` and what parse_training() makes of a command line.
+// The settings of `megatron train`, and the result of parse_training() for a command line.
 struct Train {
   settings::TrainSettings settings;
   Fields fields = settings.fields();
@@ -41,7 +41,7 @@ struct Train {
   std::string value(const std::string& name) { return fields.find(name)->get(); }
 };
 
-// The program itself: exit code and message.
+// Runs the program and returns its exit code and message.
 std::pair<int, std::string> run(const std::string& arguments) {
   const std::string command = std::string(MEGATRON_BINARY) + " " + arguments + " 2>&1";
   std::FILE* pipe = ::popen(command.c_str(), "r");
@@ -53,7 +53,7 @@ std::pair<int, std::string> run(const std::string& arguments) {
   return {WEXITSTATUS(status), text};
 }
 
-// A value that Megatron-LM takes, or one that is none of them.
+// A value of the flag: its last choice if it has choices, otherwise one of its type.
 Words some_value(const FlagRow& row) {
   if (row.is_switch()) return {};
   if (!row.choices.empty()) return {std::string(split_list(row.choices, '|').back())};
@@ -194,7 +194,7 @@ TEST(FlagTable, EachRefusedFlagIsNamedWithItsReason) {
   const FlagTable table;
   for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
     for (const FlagRow& row : rows) {
-      // Refused with another flag alone: AFlagThatContradictsAnotherIsRefused.
+      // Refused only together with another flag: see AFlagThatContradictsAnotherIsRefused.
       if (row.verdict != Verdict::refused || row.detail.ends_with(" false")) continue;
       Train train;
       ForeignFlags foreign(train.fields);
@@ -363,7 +363,7 @@ TEST(FlagTable, OfTwoSpellingsTheLastCounts) {
                    "4 given before it"}));
 }
 
-// Spellings that Megatron-LM's documents still show: a note, or a refusal by name.
+// Spellings from Megatron-LM's older documentation cause a note, or a refusal by name.
 TEST(FlagTable, OlderSpellingsAreTold) {
   const std::string taken = " is an older spelling, read as ";
   for (const auto& [line, note] : {
@@ -388,7 +388,7 @@ TEST(FlagTable, OlderSpellingsAreTold) {
   }
   EXPECT_TRUE(has(Train().error({"--fp8-hybrid"}), "--fp8-hybrid is refused: it requests 8-bit"));
   EXPECT_TRUE(has(Train().error({"--data-impl", "lazy"}), "--data-impl lazy is refused: it is"));
-  // A flag of this program, which plan and run report by the settings that it changes.
+  // A flag of this program. The plan and the run report it by the settings that it changes.
   const auto [code, text] =
       run("plan --no-time --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 64 "
           "--seq-length 16 --micro-batch-size 1 --ranks 2 --mock-data --use-custom-fsdp");

@@ -132,7 +132,7 @@ TEST(Index, RefusesWhatItCannotDo) {
   expect_error(with({"--seq-length", "1", "--output", out}), "--seq-length");
   std::ofstream(folder / "file").close();
   expect_error(with({"--output", folder / "file/out"}), "file/out");
-  // Nothing is left behind.
+  // No files are left behind.
   EXPECT_TRUE(!fs::exists(out) || fs::is_empty(out));
 }
 

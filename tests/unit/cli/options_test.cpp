@@ -1,4 +1,4 @@
-// Values come through a command line as they were written.
+// Values pass through a command line unchanged.
 #include "cli/options.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// One field of each kind, as a command has them.
+// A command with one field of each kind.
 struct Command {
   double rate = 1;
   int64_t layers = 0;
@@ -88,7 +88,7 @@ TEST(Options, SwitchesHaveAnOpposite) {
   EXPECT_EQ(c.paths, Words{"false"});
 }
 
-// Two switches of one setting: the order is that of the command line, not of the definitions.
+// Two switches of one setting: the order on the command line decides, not that of the definitions.
 TEST(Options, TheLastOfSeveralCounts) {
   Command c;
   c.read({"--no-per-token", "--per-token", "--lr", "2", "--num-layers=3", "--lr=4"});

@@ -65,7 +65,7 @@ TEST(Recipe, GivesFlagsThatOthersOverride) {
   EXPECT_EQ(run.value("clip-grad"), "3");
 }
 
-// Where flags conflict, the command line replaces the recipe's.
+// If flags conflict, the command line replaces the recipe's.
 TEST(Recipe, GivesWayToAnotherModelAndLength) {
   RecipeRun run;
   run.read({"--recipe", "gemma2_9b_8xh100", "--model", "dir", "--train-samples", "9"});
@@ -115,7 +115,7 @@ TEST(Recipe, IsOfCommandsThatTrainAndOfNoFile) {
   EXPECT_THROW(parse_training("x", "", fields, {"--recipe", "gpt2_124m_2cpu"}, notes), Error);
 }
 
-// The printed configuration is the recipe's run, without its name.
+// The printed configuration is the recipe's run without the recipe's name.
 TEST(Recipe, IsPrintedAsAFile) {
   const std::string text =
       printed({"--recipe", "twins/nemotron4_340b_6144xh100", "--print-config"});
@@ -123,7 +123,7 @@ TEST(Recipe, IsPrintedAsAFile) {
   const fs::path file = fs::temp_directory_path() / ("recipe_" + std::to_string(::getpid()));
   std::ofstream(file) << text;
   std::string again = printed({"--config", file, "--print-config"}), first = text;
-  for (std::string* one : {&first, &again}) {  // what the file gives is no default any more
+  for (std::string* one : {&first, &again}) {  // values from the file are not defaults
     constexpr std::string_view kMark = "  # default";
     for (size_t at; (at = one->find(kMark)) != one->npos;) one->erase(at, kMark.size());
   }
@@ -131,12 +131,12 @@ TEST(Recipe, IsPrintedAsAFile) {
   fs::remove(file);
 }
 
-// The program holds the files as they are.
+// The program contains the files unchanged.
 TEST(Recipe, NamesAreThoseOfTheFolder) {
   const fs::path folder = fs::path(MEGATRON_TEST_SOURCES) / "../recipes";
   const std::vector<std::string> recipes = settings::recipe_names(),
                                  models = settings::model_config_names();
-  EXPECT_EQ(recipes.size(), 31u);
+  EXPECT_EQ(recipes.size(), 35u);
   EXPECT_EQ(models.size(), 29u);
   size_t files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

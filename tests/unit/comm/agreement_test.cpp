@@ -34,7 +34,7 @@ TEST(Agreement, AnyRankThatDiffersInAnythingIsSeen) {
     for (const int ranks : {2, 3, 5}) {
       for (int odd = 0; odd < ranks; ++odd) {
         EXPECT_NE(sum_of(ranks, [&](int r) { return r == odd ? other : kCall; }), 0u);
-        // All others differ from one.
+        // One rank differs from all others.
         EXPECT_NE(sum_of(ranks, [&](int r) { return r == odd ? kCall : other; }), 0u);
       }
     }
@@ -60,7 +60,7 @@ TEST(Agreement, OfRowCounts) {
   EXPECT_EQ(sum_of(kRanks, header), 0u);
   ++sent[1][2];
   EXPECT_NE(sum_of(kRanks, header), 0u);
-  --sent[1][0];  // as many rows as before, to the wrong rank
+  --sent[1][0];  // as many rows as before, but one to the wrong rank
   EXPECT_NE(sum_of(kRanks, header), 0u);
   --sent[1][2], ++sent[1][0];
   std::swap(expected[0][1], expected[0][2]);

@@ -110,7 +110,7 @@ TEST_F(Ranks, WhoHasNotComeIsMissing) {
                          "ranks 7 and 9 have not arrived", "the timeout is 2.5 s",
                          "--distributed-timeout-minutes", "rank 7: forward; in no call for",
                          "after all_reduce 'loss' (call 1 of 'dp')"});
-  // Rank 7 comes, and goes on.
+  // Rank 7 arrives, and continues.
   {
     CallHeader here = reduce();
     const OpenCall come(seven_, *group_of_seven_, here);

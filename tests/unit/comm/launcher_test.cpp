@@ -1,4 +1,4 @@
-// Which launcher, and with which options: for every kind, whatever this machine has.
+// Selection of the launcher and its options, for every kind and independent of this machine.
 #include "comm/launch/launcher.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(Launcher, IsKnownByWhatItSaysOfItself) {
 
   EXPECT_FALSE(launcher_of("x", ""));
   EXPECT_FALSE(launcher_of("x", "GNU bash, version 5.2"));
-  EXPECT_EQ(launcher_of("x", "mpirun (Open MPI)")->major(), 0);  // a version is not certain
+  EXPECT_EQ(launcher_of("x", "mpirun (Open MPI)")->major(), 0);  // a version may be missing
 }
 
 TEST(Launcher, IsThatOfTheProgramsMpi) {

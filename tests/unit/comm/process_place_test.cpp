@@ -17,7 +17,7 @@ Variable variables(const Environment& environment) {
   };
 }
 
-// "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK".
+// Returns text such as "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK".
 std::string text(const Environment& environment) {
   const auto p = find_launch(variables(environment)).place;
   if (!p) return "none";
@@ -81,7 +81,7 @@ TEST(ProcessPlace, OpenMpi) {
 TEST(ProcessPlace, Hydra) {
   EXPECT_EQ(text(kHydra), "3 of 6, 1 of 2 here, by PMI_RANK");
   EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}}), "3 of 6, 0 of 1 here, by PMI_RANK");
-  // One of the two says nothing.
+  // One of the two variables is missing.
   EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}}),
             "3 of 6, 0 of 1 here, by PMI_RANK");
 }
@@ -99,7 +99,7 @@ TEST(ProcessPlace, SlurmStep) {
             "1 of 2, 0 of 1 here, by SLURM_PROCID");
   EXPECT_EQ(text({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}),
             "1 of 2, 0 of 1 here, by SLURM_PROCID");
-  // A node that the list does not reach.
+  // The list does not include this node.
   EXPECT_EQ(text(with(kStep, {{"SLURM_NODEID", "9"}})), "5 of 7, 0 of 1 here, by SLURM_PROCID");
   expect_error({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}, {"SLURM_STEP_NUM_TASKS"});
   expect_error(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "two"}}),
@@ -110,10 +110,10 @@ TEST(ProcessPlace, SlurmStep) {
 
 TEST(ProcessPlace, SlurmBatchScriptsAndShellsWereNotLaunched) {
   EXPECT_EQ(text(kBatch), "none");
-  // Slurm's numbers of the batch script's, the extern and the interactive step.
+  // Slurm's numbers for the batch script, the extern step and the interactive step.
   for (const char* step : {"4294967291", "4294967292", "4294967290"})
     EXPECT_EQ(text(with(kStep, {{"SLURM_STEP_ID", step}})), "none");
-  // The shell of salloc: the allocation's numbers only.
+  // The shell of salloc has only the allocation's numbers.
   EXPECT_EQ(text({{"SLURM_JOB_ID", "17"}, {"SLURM_NTASKS", "4"}}), "none");
   Environment without_rank = kStep;
   without_rank.erase("SLURM_PROCID");
@@ -138,7 +138,7 @@ TEST(ProcessPlace, RankAndWorldSizeNeedAMasterAddress) {
   expect_error({{"MASTER_ADDR", "host0"}, {"RANK", "1"}}, {"RANK is set", "WORLD_SIZE is not"});
 }
 
-// Sets of one process, as outer launchers have them.
+// Variables of outer launchers with one process.
 const Environment kOneOfOpenMpi = {
     {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}};
 const Environment kOneOfHydra = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
@@ -147,7 +147,7 @@ const Environment kOneOfSlurm = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID"
                                  {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_LOCALID", "0"}};
 const Environment kOneOfTorchrun = {
     {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host0"}, {"MASTER_PORT", "29500"}};
-// One task a node of srun, whose torchrun starts four.
+// srun starts one task per node, and its torchrun starts four ranks.
 const Environment kTaskANode = with(kOneOfSlurm, {{"SLURM_NTASKS", "2"},
                                                   {"SLURM_STEP_NUM_TASKS", "2"},
                                                   {"SLURM_PROCID", "1"},
@@ -162,8 +162,8 @@ Environment without(Environment a, std::initializer_list<const char*> names) {
 struct Nesting {
   const char* what;
   Environment environment;
-  std::string place;  // begins text()
-  std::string note;   // is in the note; "": there is none
+  std::string place;  // beginning of text()
+  std::string note;   // part of the note; "" if there is none
 };
 
 std::vector<Nesting> nestings() {

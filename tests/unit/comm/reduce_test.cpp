@@ -27,8 +27,8 @@ TEST(Reduce, AddsInTheOrderOfTheSources) {
 }
 
 TEST(Reduce, RoundsHalfPrecisionOnce) {
-  // 256 + 1 is 256 in bf16 (ties to even); three ones are lost when each sum is rounded, but make
-  // 260 when only the last is.
+  // 256 + 1 is 256 in bf16 (ties to even). If each sum is rounded, three ones are lost; if only the
+  // last is rounded, the result is 260.
   const std::vector<std::vector<bf16>> inputs = {
       {bf16(256.0f)}, {bf16(1.0f)}, {bf16(1.0f)}, {bf16(1.0f)}};
   EXPECT_EQ(static_cast<float>(reduced(inputs, Reduce::sum, 0)[0]), 260.0f);

@@ -47,7 +47,7 @@ TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
 TEST(RunRecord, ASignalIsNamed) {
   RunRecord record = started(2);
   record.ended(0, killed(SIGKILL), kByItself, 1);
-  record.ended(1, exited(1), kByItself, 2);  // it saw that the other was gone
+  record.ended(1, exited(1), kByItself, 2);  // it noticed that the other had ended
   EXPECT_EQ(record.exit_code(), 128 + SIGKILL);
   EXPECT_EQ(record.verdict(), "rank 0 failed first, with signal 9 (SIGKILL)");
 }
@@ -75,7 +75,7 @@ TEST(RunRecord, AFailureWhileOthersSaveIsNotWaitedForAsLong) {
 
 TEST(RunRecord, WhoCalledMpiAbortIsNamed) {
   RunRecord record = started(2);
-  record.ended(0, killed(SIGTERM), kTold, 1);  // by the launcher, and heard of first
+  record.ended(0, killed(SIGTERM), kTold, 1);  // by the launcher; this end is reported first
   record.ended(1, exited(7), kByItself, 1.1);
   EXPECT_EQ(record.exit_code(), 7);
   EXPECT_EQ(record.verdict(), "rank 1 failed first, with exit code 7");
@@ -83,7 +83,7 @@ TEST(RunRecord, WhoCalledMpiAbortIsNamed) {
 
 TEST(RunRecord, TheLauncherMayBeTheOnlyOneToKnowTheCode) {
   RunRecord record = started(2);
-  record.lost(0, 1);  // MPICH's launcher kills guards and programs at once
+  record.lost(0, 1);  // MPICH's launcher kills guards and programs together
   record.lost(1, 1);
   record.launcher_ended(exited(7), 1.2);
   EXPECT_EQ(record.exit_code(), 7);
@@ -104,7 +104,7 @@ TEST(RunRecord, TheLauncherFailsBeforeRanksStart) {
   record.launcher_ended(exited(213), 1);
   EXPECT_TRUE(record.failed());
   EXPECT_EQ(record.exit_code(), 213);
-  EXPECT_EQ(record.due(1 + kGrace), Step::terminate);  // rank 0 waits for nobody
+  EXPECT_EQ(record.due(1 + kGrace), Step::terminate);  // rank 0 waits for no other rank
   RunRecord silent(1);
   silent.launcher_ended(exited(0), 1);
   EXPECT_EQ(silent.exit_code(), 1);
@@ -118,7 +118,7 @@ TEST(RunRecord, AskedToEnd) {
   record.ask_to_end(5);
   EXPECT_EQ(record.due(100), Step::none);
   record.ended(0, killed(SIGKILL), kTold, 5.1);
-  record.launcher_ended(killed(SIGSEGV), 5.2);  // whatever its launcher makes of it
+  record.launcher_ended(killed(SIGSEGV), 5.2);  // however its launcher handles it
   EXPECT_EQ(record.exit_code(), 128 + SIGKILL);
   EXPECT_EQ(record.verdict(), "rank 0 was ended with signal 9 (SIGKILL)");
 }

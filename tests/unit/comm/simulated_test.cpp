@@ -49,7 +49,7 @@ TEST(Simulated, TrafficIsCounted) {
   observed_world->recv(t, 1, runtime.stream(), "receive");
   EXPECT_EQ(listener.sent, 1536 + 1024);
   EXPECT_EQ(listener.calls, 3);
-  // All 64 rows of 16 bytes to the next rank, as in a ring; then 16 rows to each rank.
+  // Sends all 64 rows of 16 bytes to the next rank, as in a ring; then 16 rows to each rank.
   const Tensor rows = t.view({64, 4}), received = rows;
   observed_world->all_to_all(rows, received, std::array<int64_t, 4>{0, 64, 0, 0},
                              std::array<int64_t, 4>{0, 0, 0, 64}, runtime.stream(), "ring");

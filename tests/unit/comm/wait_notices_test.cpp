@@ -9,9 +9,9 @@ namespace {
 
 using Say = WaitNotices::Say;
 
-constexpr double kPause = 0.25;  // between two looks
+constexpr double kPause = 0.25;  // seconds between two polls
 
-// Looks from one time to another; longest(t): how long the oldest call is open then.
+// Polls from one time to another; longest(t) is how long the oldest call has been open at time t.
 template <class F>
 std::vector<double> notices(WaitNotices& waits, double from, double to, F longest) {
   std::vector<double> times;
@@ -32,7 +32,7 @@ TEST(WaitNotices, OfOneLongWaitAreFurtherAndFurtherApart) {
 
 TEST(WaitNotices, OfARunThatIsSlowInEachStepAreFew) {
   WaitNotices waits(WaitLimits(0, 30));
-  // Each 40 s begin with a wait of 35 s.
+  // Every 40 s begin with a wait of 35 s.
   const auto slow = [](double t) {
     const double place = t - 40 * static_cast<int>(t / 40);
     return place < 35 ? place : 0;
@@ -42,7 +42,7 @@ TEST(WaitNotices, OfARunThatIsSlowInEachStepAreFew) {
       notices(waits, 10000, 10100, [](double t) { return t - 10000; });
   EXPECT_EQ(waits.look(12000, 0), Say::is_over);
   ASSERT_GE(after_a_quiet_time.size(), 1u);
-  EXPECT_EQ(waits.look(16000, 0), Say::nothing);  // all is forgotten
+  EXPECT_EQ(waits.look(16000, 0), Say::nothing);  // earlier waits are forgotten
   EXPECT_NEAR(notices(waits, 16001, 16050, [](double t) { return t - 16001; }).at(0), 16031, 1);
 }
 

@@ -12,7 +12,7 @@
 namespace megatron::corpus {
 namespace {
 
-// Chats of these lengths, with ids that count up; every second token carries loss.
+// Chats of these lengths with ascending ids; every second token carries loss.
 std::shared_ptr<const ChatStore> store_of(const std::vector<int64_t>& lengths) {
   auto store = std::make_shared<ChatStore>();
   for (const int64_t length : lengths) {

@@ -1,4 +1,4 @@
-// Conversations in the shapes in which people store them.
+// Conversations in the formats that are in common use.
 #include "corpus/chat/chat_reader.h"
 
 #include <gtest/gtest.h>
@@ -99,13 +99,15 @@ TEST(ChatReader, LinesAndArrays) {
   read_records({folder.string()}, [&](const Json& record, const std::string& place) {
     sum = sum * 10 + record["n"].as_integer();
     places.push_back(place.substr(folder.string().size() + 1));
+    return true;
   });
   EXPECT_EQ(sum, 1234);
   EXPECT_EQ(places, (std::vector<std::string>{"a.jsonl:1", "a.jsonl:3", "b.json, element 0",
                                               "b.json, element 1"}));
   std::ofstream(folder / "c.jsonl") << "{\"n\": 1}\n{\"n\": \n";
-  EXPECT_THROW(read_records({(folder / "c.jsonl").string()}, [](const Json&, const auto&) {}),
-               Error);
+  EXPECT_THROW(
+      read_records({(folder / "c.jsonl").string()}, [](const Json&, const auto&) { return true; }),
+      Error);
   std::filesystem::remove_all(folder);
 }
 

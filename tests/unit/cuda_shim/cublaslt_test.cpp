@@ -1,4 +1,4 @@
-// cuBLASLt on the CPU: what it computes, and what it refuses.
+// cuBLASLt on the CPU: its results and its refusals.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// D [2,2] = A [2,K] B [K,2], column-major, and each of its parts as a test wants it.
+// D [2,2] = A [2,K] B [K,2], column-major. A test may change each part.
 class Product : public ::testing::Test {
  protected:
   static constexpr int kDepth = 5;
@@ -69,7 +69,7 @@ class Product : public ::testing::Test {
   }
 
   static constexpr size_t kBytes = 1 << 16;
-  static constexpr int kB = 64, kD = 128;  // places in memory, in f32
+  static constexpr int kB = 64, kD = 128;  // offsets in memory, in f32
   int workspace_at = 256;
   cublasLtHandle_t library = nullptr;
   cublasLtMatmulDesc_t operation = nullptr;

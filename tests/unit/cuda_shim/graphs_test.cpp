@@ -1,4 +1,4 @@
-// Work that is recorded in a stream, and what may not be done meanwhile.
+// Work recorded in a stream, and calls that are forbidden meanwhile.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST_F(Graphs, RunAsOftenAsTheyAreLaunchedAndReadWhatIsThereThen) {
   queue(stream_);
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
-  EXPECT_EQ(value(), 1);  // nothing ran
+  EXPECT_EQ(value(), 1);  // nothing has run
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph), cudaSuccess);
   ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -76,7 +76,7 @@ TEST_F(Graphs, RunAsOftenAsTheyAreLaunchedAndReadWhatIsThereThen) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
 }
 
-// Each of these is an error at once, or spoils the recording, and is reported.
+// Each of these fails immediately, or invalidates the recording, and is reported.
 TEST_F(Graphs, RefuseWhatCudaForbidsWhileWorkIsRecorded) {
   int host = 0;
   int* more = nullptr;
@@ -142,11 +142,11 @@ TEST_F(Graphs, TellEventsThatWereRecordedIntoOne) {
   EXPECT_NE(std::string(shim_problems()).find("cudaEventQuery"), std::string::npos);
 }
 
-// --- A second stream that waits for what is recorded.
+// --- A second stream that waits for recorded work.
 
 class GraphsOfTwoStreams : public Graphs {
  protected:
-  // `from` goes on with what `stream` has so far.
+  // Makes `from` continue after the work that `stream` has so far.
   void follow(cudaStream_t stream, cudaStream_t from) {
     EXPECT_EQ(cudaEventRecord(event_, from), cudaSuccess);
     EXPECT_EQ(cudaStreamWaitEvent(stream, event_), cudaSuccess);
@@ -156,7 +156,7 @@ class GraphsOfTwoStreams : public Graphs {
     EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     return graph;
   }
-  // Launched `times`; what is queued on `stream_` afterwards comes after it.
+  // Launches the graph `times` times; work queued on `stream_` afterwards runs after it.
   void run(cudaGraph_t graph, int times) {
     cudaGraphExec_t executable = nullptr;
     ASSERT_EQ(cudaGraphInstantiate(&executable, graph), cudaSuccess);
@@ -167,7 +167,7 @@ class GraphsOfTwoStreams : public Graphs {
   }
 };
 
-// p = 2 (p + v), by turns of two streams.
+// p = 2 (p + v), computed by two streams in turn.
 TEST_F(GraphsOfTwoStreams, RunInTheOrderOfTheirWaits) {
   set(0, 1);
   set(1, 10);
@@ -194,10 +194,10 @@ TEST_F(GraphsOfTwoStreams, EndTogether) {
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureUnjoined);
   EXPECT_NE(std::string(shim_problems()).find("does not wait for the last"), std::string::npos);
-  queue(other_);  // records no more
+  queue(other_);  // no longer records
 }
 
-// Without the last wait the two would add at once.
+// Without the last wait the two streams would add concurrently.
 TEST_F(GraphsOfTwoStreams, WhatNobodyWaitsForComesLate) {
   set(0, 1);
   set(1, 10);

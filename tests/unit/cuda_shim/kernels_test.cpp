@@ -1,4 +1,4 @@
-// Building blocks of device code: warps, blocks, shared memory, atomics, numbers.
+// Building blocks of device code: warps, blocks, shared memory, atomics, arithmetic.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -59,7 +59,7 @@ TEST(Kernels, ShufflesAndVotes) {
   }
 }
 
-// The sum of a block's numbers by halves, in shared memory.
+// Sums a block's numbers in shared memory, halving the number of threads in each round.
 __global__ void block_sums(const double* in, double* out, int* blocks) {
   auto* const part = reinterpret_cast<double*>(megatron::kernels::cuda::dynamic_shared());
   const unsigned t = threadIdx.y * blockDim.x + threadIdx.x, n = blockDim.x * blockDim.y;
@@ -141,8 +141,8 @@ __global__ void meet(int* sum) {
   atomicAdd(sum, 1);
 }
 
-// Ranks, and what each of them overlaps: the stacks of all these threads at once would be more
-// mappings than a process may have.
+// Many ranks launch large kernels while other ranks run too. The stacks of all these threads
+// together would need more mappings than a process may have.
 TEST(Kernels, OfManyThreadsOfTheHostsShareTheirStacks) {
   constexpr int kHosts = 40, kBlock = 1024;
   std::latch all(kHosts);

@@ -1,4 +1,4 @@
-// Planted faults: kernels and calls that are wrong on purpose. The shim must catch each.
+// Deliberate faults: wrong kernels and calls, each of which the shim must catch.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ __global__ void add_mirrored(const int* in, int* out) {
   out[at] = tile[i] + tile[kBlock - 1 - i];
 }
 
-// tile[0] is read by all: right by chance where thread 0 comes first.
+// tile[0] is read by all threads: correct only by chance, if thread 0 runs first.
 template <bool kFaulty>
 __global__ void add_first(const int* in, int* out) {
   __shared__ int first;
@@ -62,7 +62,7 @@ class Planted : public ::testing::Test {
   }
   void TearDown() override {
     shim_set("descending", 0);
-    shim_problems();  // lifts what sticks
+    shim_problems();  // clears sticky errors
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
     EXPECT_EQ(cudaFree(in_), cudaSuccess);
@@ -87,7 +87,7 @@ class Planted : public ::testing::Test {
     EXPECT_EQ(cudaMemcpy(values.data(), out_, kBytes, cudaMemcpyDefault), cudaSuccess);
     return values;
   }
-  // Report for a kernel whose fault appears when it runs.
+  // Returns the report for a kernel whose fault appears when it runs.
   template <class... Parameters, class... Arguments>
   std::string fault(void (*kernel)(Parameters...), Arguments... arguments) {
     EXPECT_EQ(launch(kernel, arguments...), cudaSuccess);
@@ -137,7 +137,7 @@ TEST_F(Planted, ShuffleOfHalfAWarpOrAnotherMask) {
 
 TEST_F(Planted, TailOffByOne) {
   run(twice<false>, in_, out_, kCount);
-  // The page behind the last element is not the array's.
+  // The page after the last element does not belong to the array.
   const std::string text = [&] {
     cudaLaunchConfig_t config{};
     config.gridDim = kCount / kBlock + 1;
@@ -207,7 +207,7 @@ TEST_F(Planted, LaunchesBeyondTheLimits) {
             cudaErrorInvalidValue);
 }
 
-// --- Troubles of the machine, not of the program.
+// --- Faults of the machine, not of the program.
 
 TEST_F(Planted, MemoryThatIsUsedUp) {
   const int64_t used = shim_alive("bytes");

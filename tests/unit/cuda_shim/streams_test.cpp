@@ -1,4 +1,4 @@
-// Streams that run late, events, and what of them is misuse.
+// Streams with deferred work, events, and their misuse.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class Streams : public ::testing::Test {
 
 TEST_F(Streams, RunWhenTheHostWaits) {
   queue(a_, add_to, 5);
-  EXPECT_EQ(value(), 0);  // cudaMemcpy does not wait for a stream that does not block
+  EXPECT_EQ(value(), 0);  // cudaMemcpy does not wait for a non-blocking stream
   EXPECT_EQ(cudaStreamQuery(a_), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(a_), cudaSuccess);
@@ -76,7 +76,7 @@ TEST_F(Streams, WithoutAWaitTheResultIsWrong) {
   EXPECT_EQ(value(), 3);
 }
 
-// Planted: the event of work before the one that is needed.
+// Deliberate fault: waits for an event recorded before the needed work.
 TEST_F(Streams, WaitForTheWrongEventIsWrong) {
   cudaEventRecord(first_, a_);
   queue(a_, add_to, 3);
@@ -193,7 +193,7 @@ TEST_F(Streams, OfManyHostThreads) {
 
 using StreamsDeath = Streams;
 
-// Planted: a program that ends with a stream alive.
+// Deliberate fault: the program ends while a stream is alive.
 TEST_F(StreamsDeath, LeakedStream) {
   EXPECT_EXIT(
       {

@@ -1,5 +1,5 @@
-// Products on tensor cores and late copies as the shim plays them, and faults that are planted in
-// them.
+// Products on tensor cores and asynchronous copies as the shim simulates them, with deliberate
+// faults.
 #include "kernels/cuda/tensor_cores.h"
 
 #include <gtest/gtest.h>
@@ -14,13 +14,13 @@ namespace {
 
 using megatron::kernels::cuda::Matrices;
 
-// Mistakes of a kernel.
+// Faults of a kernel.
 enum class Fault { none, no_wait, no_sync, no_end, misaligned };
 
 constexpr int kRows = 16, kInner = 16, kColumns = 8;
 constexpr size_t kShared = (kRows * kInner + kInner * kColumns) * 2 + 16;
 
-// c[16,8] = a[16,16] b, with b as [16,8] or, where `turned`, as its transpose [8,16].
+// c[16,8] = a[16,16] b, with b as [16,8] or, if `turned`, as its transpose [8,16].
 template <class T, bool turned, Fault fault>
 __global__ void multiply(const T* a, const T* b, float* c) {
   T* const left = reinterpret_cast<T*>(megatron::kernels::cuda::dynamic_shared());

@@ -26,7 +26,7 @@ TEST(BatchSchedule, ConstantEqualsTheVectors) {
 TEST(BatchSchedule, StepsEqualTheVectors) {
   const Json cases = Json::read(golden("samplers/batch_size.json"));
   for (const Json& c : cases["step_schedule"].as_array()) {
-    if (is_set(c, "decrease")) continue;  // a matter of the flags: golden/training
+    if (is_set(c, "decrease")) continue;  // checked with the flags in golden/training
     SCOPED_TRACE(c["schedule"].dump());
     const int64_t micro = c["mbs"].as_integer(), ranks = c["dp"].as_integer();
     const std::optional<int64_t> length =
@@ -81,7 +81,7 @@ TEST(BatchSchedule, RampGrowsLinearly) {
   EXPECT_EQ(schedule.target(int64_t{1} << 40), 1024);
   schedule.divide(2, 4, false);
   EXPECT_EQ(schedule.micro_batches(0), 2);
-  // By the formula, at every sample of a smaller one.
+  // Compares every sample of a smaller ramp with the formula.
   const BatchSchedule small = BatchSchedule::ramp(2, 3, 50, 23);
   for (int64_t n = 0; n < 80; ++n) {
     const int64_t expected =

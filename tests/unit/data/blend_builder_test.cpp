@@ -95,7 +95,7 @@ TEST(Blend, EqualsTheVectors) {
       } else if (expected->is_array()) {
         ASSERT_EQ(got.size(), expected->as_array().size());
         for (size_t v = 0; v < got.size(); ++v) expect_set(*got[v].set, expected->as_array()[v]);
-      } else if (c["sizes"].as_array()[i] != Json(0)) {  // of 0 samples we build nothing
+      } else if (c["sizes"].as_array()[i] != Json(0)) {  // a set of 0 samples is not built
         ASSERT_EQ(got.size(), 1u);
         expect_set(*got[0].set, *expected);
       }
@@ -138,7 +138,7 @@ TEST(Blend, SaysWhichPartHasNoSample) {
   }
 }
 
-// Each set's tokens are its own number, so that a sample shows where it comes from.
+// Each set's tokens are its own number, so that a sample shows its origin.
 TEST(Blend, HoldsTwoThousandFiles) {
   constexpr int64_t kSets = 2000;
   const TemporaryDirectory folder;

@@ -20,7 +20,7 @@ std::string hash(const std::vector<T>& values) {
   return sha256_hex(as_text(std::as_bytes(std::span(values))));
 }
 
-// The rule as it is written.
+// The rule, implemented directly.
 BlendIndex plain(const std::vector<double>& weights, const std::vector<int64_t>& sizes,
                  int64_t samples) {
   BlendIndex index;
@@ -80,7 +80,7 @@ TEST(BlendIndex, SharesEqualTheVectors) {
   }
 }
 
-// Sums of numpy.sum over k / 7 for k = 1 ... n.
+// Results of numpy.sum over k / 7 for k = 1 ... n.
 TEST(BlendIndex, WeightsAddUpAsInNumPy) {
   const std::vector<std::pair<int64_t, double>> sums = {{7, 4.0},
                                                         {8, 5.142857142857143},
@@ -97,7 +97,7 @@ TEST(BlendIndex, WeightsAddUpAsInNumPy) {
   }
 }
 
-// The quick way looks at few sets only; ties and rounding must come out as by the plain rule.
+// The fast method examines few sets; ties and rounding must match the plain rule.
 TEST(BlendIndex, EqualsThePlainRule) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> uniform(0, 1);

@@ -1,4 +1,4 @@
-// The order of samples when more of them are asked for: kept or not, and extended.
+// The order of samples when more are requested: kept or changed, and extended.
 #include "data/extended_dataset.h"
 
 #include <fmt/core.h>
@@ -31,7 +31,7 @@ std::shared_ptr<const Dataset> train_set(const BlendRequest& request, int64_t sa
   return build_blends(request, config, {samples, 0, 0}, open_golden).sets[0].at(0).set;
 }
 
-// Tokens of samples [0, count).
+// Returns the tokens of samples [0, count).
 std::vector<std::vector<int64_t>> first_samples(const Dataset& set, int64_t count) {
   std::vector<std::vector<int64_t>> all;
   Sample sample;
@@ -49,7 +49,7 @@ int64_t samples_of_an_epoch(const std::string& prefix) {
   return dynamic_cast<const GptDataset&>(*train_set(request_of({prefix}), 1)).size();
 }
 
-// Said to be kept: then it is; said to change: then it does.
+// The predicted order is correct: kept if it says so, and changed if it says so.
 TEST(SampleOrder, IsKeptWhereTheSamplesAreTheSame) {
   const int64_t epoch = samples_of_an_epoch("a");
   int kept = 0, changed = 0;
@@ -98,7 +98,7 @@ TEST(ExtendedDataset, BeginsWithTheSamplesOfBefore) {
   }
 }
 
-// Every sample of an epoch once, then the next epoch in an order of its own.
+// Each epoch has every sample once, in an order of its own.
 TEST(ExtendedDataset, AppendsWholeEpochs) {
   BlendRequest request = request_of({"a"});
   const int64_t epoch = samples_of_an_epoch("a");

@@ -48,9 +48,9 @@ std::vector<int64_t> boundaries(const Sample& sample) {
   return begins;
 }
 
-// mask_of_first: samples of a set whose masks the original computes once. It then keeps the padding
-// mask of the first sample that is read for all later ones; here a mask depends on its own sample
-// alone.
+// mask_of_first: for sets whose masks the original computes only once. The original reuses the
+// padding mask of the first sample read for all later ones; here a mask depends only on its own
+// sample.
 void expect_sample(const Sample& got, const Json& expected, const Sample* mask_of_first) {
   EXPECT_EQ(got.tokens, integers(expected["tokens"]));
   EXPECT_EQ(got.labels, integers(expected["labels"]));
@@ -61,7 +61,7 @@ void expect_sample(const Sample& got, const Json& expected, const Sample* mask_o
   }
   if (expected.contains("attention_mask_rows_first_visible")) {
     std::vector<int64_t> visible(got.segment_begin.begin(), got.segment_begin.end());
-    if (visible.empty()) visible.resize(got.tokens.size());  // not confined: all is visible
+    if (visible.empty()) visible.resize(got.tokens.size());  // not confined: everything is visible
     EXPECT_EQ(visible, integers(expected["attention_mask_rows_first_visible"]));
   }
   if (expected.contains("cu_seqlens")) {
@@ -104,7 +104,7 @@ void expect_split(const GptDataset& set, const Json& facts, const std::string& f
   EXPECT_NE(error_of([&] { set.read(set.size(), sample); }), "");
 }
 
-// Train, valid and test out of one source; a split with weight 0 is null.
+// Train, valid and test sets of one source; a split with weight 0 is null.
 std::array<std::unique_ptr<GptDataset>, 3> build_sets(
     const std::shared_ptr<const TokenSource>& source, const GptDatasetConfig& config,
     const std::array<std::optional<int64_t>, 3>& samples) {
@@ -319,7 +319,7 @@ TEST(GptIndex, TellsTheBytesThatItTakes) {
               static_cast<int64_t>(built.document.bytes().size() + built.sample.bytes().size() +
                                    built.shuffle.bytes().size()));
   }
-  // More than 2^31 documents and than 2^32 samples: 64-bit rows and 64-bit samples.
+  // More than 2^31 documents and more than 2^32 samples need 64-bit rows and 64-bit samples.
   EXPECT_EQ(index_bytes({.documents = int64_t{1} << 32, .samples = int64_t{1} << 33}),
             4 * (int64_t{1} << 32) + 16 * ((int64_t{1} << 33) + 1) + 8 * (int64_t{1} << 33));
 }
@@ -335,7 +335,7 @@ TEST(GptDataset, RefusesIndicesAboveHalfOfTheMemory) {
   const std::string text = error_of([&] { GptDataset(source, config, Split::train, 1000); });
   EXPECT_NE(text.find(fmt::format("{} train samples", fits.size())), std::string::npos) << text;
   EXPECT_NE(text.find("--train-iters"), std::string::npos) << text;
-  // With the memory of any machine: refused at once, not after filling it.
+  // With any machine's memory: refused immediately, not after the memory is full.
   config.memory.reset();
   EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, int64_t{1} << 34); }), "");
 }
@@ -352,7 +352,7 @@ TEST(GptDataset, SurvivesDamagedTokenFiles) {
     const auto kind = random() % 4;
     if (kind == 0) {
       std::filesystem::resize_file(folder / "x.bin", random() % 1000);
-    } else if (kind == 1) {  // a token changes: nothing shows it
+    } else if (kind == 1) {  // a token changes, which cannot be detected
       bin[random() % bin.size()] ^= 1;
       write_file(folder / "x.bin", bin);
     } else {

@@ -27,7 +27,7 @@ IndexRequest request_of(std::span<const int32_t> lengths, int64_t first, int64_t
   return request;
 }
 
-// The definition, walked token by token as the original does.
+// Walks the definition token by token, as the original does.
 std::vector<int32_t> plain_rows(const IndexRequest& request, const IndexPlan& plan,
                                 const IntegerArray& documents, std::span<const int32_t> lengths) {
   std::vector<int32_t> rows = {0, 0};

@@ -43,7 +43,7 @@ void expect_same(const GptDataset& a, const GptDataset& b) {
   }
 }
 
-// The three files are those of the vectors, byte for byte.
+// The three files equal those of the vectors byte for byte.
 TEST(IndexCache, WritesMegatronsFiles) {
   const TemporaryDirectory folder;
   for (const char* name : {"small40_seed1234", "skew400_ten_epochs", "ones64"}) {
@@ -88,7 +88,7 @@ TEST(IndexCache, GoesByContentNotByName) {
   config.cache_path = folder / "cache";
   const auto first = open_set(folder / "a/set", config);
   EXPECT_FALSE(first.from_cache());
-  // Another path to it, another name, another place, a copy.
+  // Another path to the files, another name, another folder, and a copy.
   fs::create_directory_symlink(folder / "a", folder / "link");
   EXPECT_TRUE(open_set(folder / "link/../a/./set", config).from_cache());
   EXPECT_TRUE(open_set(folder / "link/set", config).from_cache());
@@ -99,8 +99,7 @@ TEST(IndexCache, GoesByContentNotByName) {
   const auto moved = open_set(folder / "renamed", config);
   EXPECT_TRUE(moved.from_cache());
   expect_same(first, moved);
-  // Settings that no index depends on do not count, and neither do sample counts that need no other
-  // epochs.
+  // Settings that do not affect the index, and sample counts that need no additional epochs.
   auto same = config;
   same.eod = 3;
   same.pad = 5;
@@ -110,7 +109,7 @@ TEST(IndexCache, GoesByContentNotByName) {
   EXPECT_TRUE(open_set(folder / "renamed", config, 99).from_cache());
   EXPECT_FALSE(open_set(folder / "renamed", config, 300).from_cache());
   EXPECT_FALSE(open_set(folder / "renamed", config, 10, Split::valid).from_cache());
-  // Settings that an index depends on.
+  // Settings that affect the index.
   const auto miss = [&](auto change) {
     auto other = config;
     change(other);
@@ -121,7 +120,7 @@ TEST(IndexCache, GoesByContentNotByName) {
   miss([](GptDatasetConfig& c) { c.sequence_length = 31; });
   miss([](GptDatasetConfig& c) { c.split = "70,20,10"; });
   miss([](GptDatasetConfig& c) { c.add_extra_token = false; });
-  auto whole = config;  // of validation alone; neither takes the other's place
+  auto whole = config;  // for validation alone; the two do not replace each other
   whole.drop_last_partial_validation_sequence = false;
   EXPECT_FALSE(open_set(folder / "renamed", whole, 10, Split::valid).from_cache());
   EXPECT_TRUE(open_set(folder / "renamed", config, 10, Split::valid).from_cache());
@@ -133,7 +132,7 @@ TEST(IndexCache, MissesOtherContentUnderTheSameName) {
   copy_set(kSmall, folder / "set");
   EXPECT_FALSE(open_set(folder / "set", small_config()).from_cache());
   EXPECT_TRUE(open_set(folder / "set", small_config()).from_cache());
-  // One length of 40, moved from one sequence to the next: the same size, the same sums.
+  // Moves 40 tokens from one sequence to the next: the size and the sums stay the same.
   std::string idx = read_file(folder / "set.idx");
   --idx[34];
   ++idx[38];
@@ -192,7 +191,7 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
     write_file(file, read_file(other));
     expect_rebuilt("another shape");
   }
-  // Indices of another order, and of another shape, under this one's name.
+  // Indices of another order and of another shape are stored under this index's name.
   auto config = small_config();
   for (const bool shape : {false, true}) {
     shape ? void(config.sequence_length = 16) : void(config.seed = 5);
@@ -204,7 +203,7 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
     write_file(first.cache_file("json"), description.dump());
     expect_rebuilt(shape ? "another's shape" : "another's order");
   }
-  // No description: nothing was ever finished here, and there is nothing to warn of.
+  // Without a description nothing was ever completed here, so there is no warning.
   fs::remove(first.cache_file("json"));
   EXPECT_FALSE(open_set(folder / "set", small_config()).from_cache());
 }
@@ -331,7 +330,7 @@ TEST(IndexCache, WarnsWhereNothingCanBeWritten) {
   EXPECT_NE(output.find("--data-cache-path"), std::string::npos) << output;
 }
 
-// Facts are recalled while the files are the same, so that a large index is not hashed twice.
+// Facts are cached while the files are unchanged, so that a large index is not hashed twice.
 TEST(SourceFacts, AreRememberedUntilTheFilesChange) {
   const TemporaryDirectory folder;
   copy_set(kSmall, folder / "set");
@@ -358,7 +357,7 @@ TEST(SourceFacts, AreRememberedUntilTheFilesChange) {
   EXPECT_NE(facts.content(pool), content);
 }
 
-// A number of tokens that is none would cut other samples without a word.
+// A wrong number of tokens would silently change the samples.
 TEST(SourceFacts, AreNotBelievedWhenTheyAreDamaged) {
   const TemporaryDirectory folder;
   copy_set(kSmall, folder / "set");

@@ -62,7 +62,7 @@ void read_every_fixture(IndexedDatasetOptions options) {
 
 TEST(IndexedDataset, ReadsEveryFixture) { read_every_fixture({}); }
 
-// Files without tokens included: the original's mapped reader refuses those.
+// Includes files without tokens, which the original's mapped reader refuses.
 TEST(IndexedDataset, ReadsEveryFixtureWithoutMappingTokens) {
   read_every_fixture({.map_tokens = false});
   const IndexedDataset set(golden("indexed/u16_docs"), {.map_tokens = false});
@@ -161,7 +161,7 @@ TEST(IndexedDatasetBuilder, RefusesWhatTheFormatCannotHold) {
     EXPECT_NE(error_of([&] { builder.add_item(std::span(fine), 1); }), "");
     EXPECT_NE(error_of([&] { builder.add_index(golden("indexed/i32_docs")); }), "");
     builder.add_item(std::span(fine));
-    EXPECT_NE(error_of([&] { builder.finalize(); }), "");  // an open document
+    EXPECT_NE(error_of([&] { builder.finalize(); }), "");  // a document is open
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // nothing is left behind
   EXPECT_NE(error_of([&] { IndexedDatasetBuilder(folder / "f", DType::f32); }), "");
@@ -207,14 +207,14 @@ TEST(IndexedDataset, TellsWhatIsWrongWithAFile) {
   expect_message(folder / "absent", "absent.idx");
 }
 
-// Numbers that point into the .bin all the same.
+// The numbers are wrong but still point into the .bin.
 TEST(IndexedDataset, SequencesFollowEachOther) {
   const TemporaryDirectory folder;
   for (const auto& [file, facts] : meta()["files"].as_object()) {
     SCOPED_TRACE(file);
     ThreadPool pool(2);
     const IndexedDataset whole(golden("indexed/" + file));
-    whole.check(pool);  // Megatron-LM's own, with modes, too
+    whole.check(pool);  // Megatron-LM's own file, also with modes
     const int64_t sequences = whole.sequence_count();
     const std::string idx = read_file(golden("indexed/" + file + ".idx"));
     copy_set("indexed/" + file, folder / "x");

@@ -75,7 +75,7 @@ TEST(CyclicSampler, EqualsTheVectors) {
   }
 }
 
-// The next epoch follows by itself, as if the run had begun there.
+// The next epoch follows automatically, as if the run had started there.
 TEST(CyclicSampler, GoesOnWithTheNextEpoch) {
   for (const bool sharded : {true, false}) {
     const SamplerShape shape{

@@ -8,7 +8,7 @@
 namespace megatron::data {
 namespace {
 
-// In one piece, in small ones, and in all that together: what comes back is what went in.
+// Writes in one piece, in small pieces and mixed: the same values are read back.
 TEST(SpilledList, KeepsTheOrderWhateverThePieces) {
   for (const size_t piece : {size_t{1}, size_t{1000}, size_t{262'144}, size_t{700'001}}) {
     const TemporaryDirectory folder;

@@ -30,15 +30,14 @@ inline std::shared_ptr<const TokenSource> open_golden(const std::string& prefix)
   return std::make_shared<const IndexedDataset>(golden("blend/data/" + prefix));
 }
 
-// Both token files.
+// Copies both token files.
 inline void copy_set(const std::string& from, const std::string& to) {
   for (const char* suffix : {".bin", ".idx"})
     std::filesystem::copy_file(golden(from) + suffix, to + suffix,
                                std::filesystem::copy_options::overwrite_existing);
 }
 
-// A directory that is removed with its contents; in memory where there is such a place, so that
-// flushing costs nothing.
+// A temporary directory, in memory if possible, so that flushing is free.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -25,7 +25,7 @@ std::string gzip(const std::string& text) {
 std::string zstd(const std::string& text) {
   std::string out(ZSTD_compressBound(text.size()), '\0');
   ZSTD_CCtx* const context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the program zstd does
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the zstd program does
   out.resize(ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size()));
   ZSTD_freeCCtx(context);
   return out;
@@ -247,15 +247,15 @@ TEST(InputList, ExpandsPatterns) {
   write_file(folder / "d1/.hidden.txt", "z");
   write_file(folder / "d1/a.txt", "z");
   EXPECT_EQ(names("d*/*.txt"), (Names{"d1/a.txt", "d{e,f/z.txt"}));
-  EXPECT_EQ(names("d{e,f/*"), (Names{"d{e,f/z.txt"}));  // braces without an end
+  EXPECT_EQ(names("d{e,f/*"), (Names{"d{e,f/z.txt"}));  // braces are not closed
   EXPECT_EQ(names("d\\{e,f/?.txt"), (Names{"d{e,f/z.txt"}));
   EXPECT_EQ(names("d1/.h*"), (Names{"d1/.hidden.txt"}));
-  EXPECT_EQ(names("d1*/"), (Names{"d1/a.txt"}));  // a directory's files
+  EXPECT_EQ(names("d1*/"), (Names{"d1/a.txt"}));  // files of a directory
   EXPECT_EQ(names("y.txt", TextKind::json_lines), (Names{"y.txt*"}));
   EXPECT_NE(error_of([&] { names("z*"); }).find("z* (--input)"), std::string::npos);
 }
 
-// A billion alternatives, or ways through directories, are refused at once.
+// Patterns with a billion alternatives, or of directory paths, are refused immediately.
 TEST(InputList, APatternMayNotStandForTooManyPaths) {
   const TemporaryDirectory folder;
   for (const char* name : {"a/x", "b/x", "c/x"}) write_file(folder / name, "z");
@@ -274,7 +274,7 @@ TEST(InputList, APatternMayNotStandForTooManyPaths) {
   refused(repeated("{", 30000) + repeated("}", 30000) + repeated("{}", 30000));
 }
 
-// A line is any bytes: parsing either gives texts or says what is wrong.
+// For any bytes as a line, parsing gives texts or an error.
 TEST(JsonLineParser, SurvivesAnyBytes) {
   JsonLineParser parser({"text", "title"});
   std::string line;

@@ -106,7 +106,7 @@ TEST(TextSource, CutsPlainTextBetweenParagraphs) {
       paragraph(7990, 'e') +
           "nine byt\nlast one\n",  // no blank line: the line end from byte 8000 on
       paragraph(9000, 'f'),        // a line is never cut
-      std::string(8000, '\n'),     // blank lines neither go on for ever
+      std::string(8000, '\n'),     // blank lines do not continue indefinitely either
       "\n  no line end"};
   std::string text;
   for (const std::string& piece : pieces) text += piece;

@@ -70,7 +70,7 @@ TEST(TokenRange, FindsTheExtremesAnywhere) {
   }
 }
 
-// Bytes that belong to no sequence do not count.
+// Bytes outside all sequences do not count.
 TEST(TokenRange, LooksAtSequencesOnly) {
   const TemporaryDirectory folder;
   build(folder / "a", DType::u16, {{1, 2}, {60000}, {3}});

@@ -56,7 +56,7 @@ TEST(Arena, TakesTheSmallestBlockThatFits) {
   EXPECT_EQ(arena->high_water(), 1024 + 64 + 256 + 64);
 }
 
-// What recorded work took may be taken by others in between, and is theirs while they hold it.
+// Other allocations may use the blocks that recorded work took, and own them while they hold them.
 TEST(Arena, NotesWhereBlocksLayAndWhetherTheyAreFree) {
   const auto arena = make();
   const auto before = arena->allocate(64, "before");
@@ -174,7 +174,7 @@ TEST(Arena, StorageOutlivesTheHandleOfItsArena) {
   EXPECT_EQ(block->device().kind, DeviceKind::cpu);
 }
 
-// On a machine with much memory too, whose ranks would each reserve all of it.
+// Also on a machine with much memory, which each rank would reserve completely.
 TEST(Arenas, ExchangeOneForAnotherOfItsClass) {
   constexpr MemoryClass kClass = MemoryClass::activations;
   Arenas arenas({DeviceKind::cpu, 0});

@@ -1,5 +1,5 @@
 // CUDA through its plugin, here the one on the CPU (tests/cuda_shim): copies, order of streams,
-// memory that grows, misuse, and what is said where there is no GPU.
+// memory that grows, misuse, and messages on machines without a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -71,7 +71,7 @@ TEST_F(Cuda, CopiesAndFills) {
   const auto a = arena.allocate(400, "a"), b = arena.allocate(400, "b");
   std::vector<int> values = numbers(100);
   cuda_plugin().copy(a->data(), values.data(), 400, runtime.stream());
-  std::ranges::fill(values, -1);  // it was read at the call
+  std::ranges::fill(values, -1);  // the call has already read it
   cuda_plugin().copy(b->data(), a->data(), 400, runtime.stream());
   cuda_plugin().fill(a->data(), 0, 200, runtime.stream());
   std::vector<int> back(100, 7);
@@ -84,7 +84,7 @@ TEST_F(Cuda, CopiesAndFills) {
   EXPECT_EQ(read(*a, 100), half);
 }
 
-// By the device's clock: without the host's time between two calls, and without what came before.
+// Uses the device's clock, which excludes the host's time between calls and earlier work.
 TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
   Runtime runtime(kGpu, 1);
   const auto block = runtime.arena(MemoryClass::activations).allocate(8 * kMiB, "block");
@@ -97,7 +97,7 @@ TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
   timer->begin();
   const double nothing = timer->end();
   fill(20);
-  // The host's time grows until it outweighs that of a fill on a busy machine.
+  // The host's time grows until it exceeds the time of a fill on a busy machine.
   double host = 0.2, one = host;
   for (; one > 0.75 * host && host < 10; host *= 3) {
     timer->begin();
@@ -117,7 +117,7 @@ TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
   runtime.stream().synchronize();  // the device does not wait that long for the end
   timer->end();
   EXPECT_FALSE(timer->exact());
-  timer->begin();  // and nobody asks for the end
+  timer->begin();  // nobody waits for its end
 }
 
 TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
@@ -128,11 +128,11 @@ TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
   const int value = 5;
   cuda_plugin().copy_now(block->data(), &value, 4, kGpu);
   const auto copied = other.arena(MemoryClass::activations).allocate(4, "copied");
-  cuda_plugin().copy(copied->data(), block->data(), 4, other.stream());  // no wait is needed
+  cuda_plugin().copy(copied->data(), block->data(), 4, other.stream());  // needs no wait
   EXPECT_EQ(read(*copied, 1).front(), 5);
 }
 
-// Two streams compute one number: 3, then doubled by the second stream's copy at the end.
+// Two streams compute one number: 3, doubled by the second stream's final copy.
 struct TwoStreams {
   TwoStreams() : a(kGpu, 1), b(kGpu, 1), from(allocate()), to(allocate()) {
     cuda_plugin().fill(from->data(), 0, 4, a.stream());
@@ -165,7 +165,7 @@ TEST_F(Cuda, WithoutAWaitTheResultIsWrong) {
   two.write();
   EXPECT_EQ(two.move(), 0);
 }
-// Planted: the event of before the work.
+// Deliberate fault: the event was recorded before the work.
 TEST_F(Cuda, WithAWaitForTheWrongEventTheResultIsWrong) {
   TwoStreams two;
   const Event before = two.a.stream().record();
@@ -208,7 +208,7 @@ TEST_F(Cuda, ArenasGrowInPlaceAndGiveBack) {
   const int64_t before = alive("bytes");
   {
     const auto arena = Arena::make(kGpu, MemoryClass::parameters);
-    EXPECT_EQ(alive("bytes"), before);  // addresses only
+    EXPECT_EQ(alive("bytes"), before);  // only addresses are reserved
     const auto first = arena->allocate(4, "first");
     EXPECT_EQ(alive("bytes"), before + 2 * kMiB);
     const int value = 9;
@@ -217,7 +217,7 @@ TEST_F(Cuda, ArenasGrowInPlaceAndGiveBack) {
     EXPECT_EQ(read(*first, 1).front(), 9);
     const auto ends = numbers(2);
     cuda_plugin().copy_now(second->data() + 50 * kMiB - 8, ends.data(), 8, kGpu);
-    // A step of an eighth, where there is memory for it.
+    // Grows by an eighth if there is enough memory.
     const auto third = arena->allocate(2 * kMiB, "third");
     EXPECT_EQ(alive("bytes"), before + 60 * kMiB);
   }
@@ -253,7 +253,7 @@ TEST_F(Cuda, OffloadedMemoryIsPinnedAndOfTheHost) {
   const auto host = runtime.arena(MemoryClass::offload).allocate(100 * kMiB, "state");
   EXPECT_TRUE(host->device().is_host());
   EXPECT_EQ(alive("pinned"), before + 128 * kMiB);
-  // A copy may go across the border of two pinned pieces.
+  // A copy may cross the border of two pinned pieces.
   const auto block = runtime.arena(MemoryClass::activations).allocate(80 * kMiB, "block");
   std::ranges::fill(std::span(host->data(), static_cast<size_t>(80 * kMiB)), std::byte{5});
   cuda_plugin().copy(block->data(), host->data(), 80 * kMiB, runtime.stream());
@@ -276,7 +276,7 @@ TEST_F(Cuda, UseAfterFreeIsRefused) {
   EXPECT_NE(problems().find("not all device memory that is allocated"), std::string::npos);
 }
 
-// Planted: memory that goes while its copy is queued.
+// Deliberate fault: memory is freed while its copy is queued.
 TEST_F(Cuda, FreedUnderAQueuedCopy) {
   Runtime runtime(kGpu, 1);
   auto arena = Arena::make(kGpu, MemoryClass::gradients);
@@ -301,7 +301,7 @@ TEST_F(Cuda, DevicesThatAreNotThereAreRefused) {
 
 using CudaDeath = Cuda;
 
-// Planted: a stream that nobody destroys is reported when the program ends.
+// Deliberate fault: a stream that is never destroyed is reported when the program ends.
 TEST_F(CudaDeath, LeakedStream) {
   EXPECT_EXIT(
       {
@@ -312,7 +312,7 @@ TEST_F(CudaDeath, LeakedStream) {
       testing::ExitedWithCode(86), "not destroyed when the program ended: 1 streams");
 }
 
-// Error that a copy of the shared object, which is independent of this program's, gives a caller.
+// Error that an independent copy of the shared object returns to a caller.
 std::string said(const char* interface, int64_t driver, int64_t devices) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();
@@ -347,7 +347,7 @@ TEST(CudaPlugin, SaysWhyThereIsNoneInOneLine) {
             "CUDA_VISIBLE_DEVICES, if set, names one");
 }
 
-// Error of a copy of this program in a folder with that file as its shared object.
+// Error of a copy of this program in a folder with the given file as its shared object.
 std::string said_beside(const char* library) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();

@@ -12,7 +12,7 @@ TEST(GpuReadings, AreDescribedInOneLine) {
             "61 C at the end");
 }
 
-// A sensor that a GPU lacks, or that fails once, is no 0.
+// A sensor that is missing or fails once is omitted, not read as 0.
 TEST(GpuReadings, WhatIsNotKnownIsLeftOut) {
   const GpuReading failed_once[] = {{0, 1980, 0, 0, 0}, {1980, 1980, 0, 0, 0}, {1755, 0, 0, 0, 0}};
   EXPECT_EQ(describe(failed_once), "SM clock 1755 to 1980 MHz");

@@ -1,5 +1,5 @@
-// Copies between a GPU and host memory that is not pinned, which go through a ring of pinned
-// buffers (device/cuda/host_copy.h), on the CUDA plugin for the CPU, whose streams run late.
+// Copies between a GPU and pageable host memory, which use a ring of pinned buffers
+// (device/cuda/host_copy.h), on the CUDA plugin for the CPU with its deferred streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int64_t counted(const char* name) { return of_shim<int64_t(const char*)>("shim_a
 
 using Bytes = std::vector<std::byte>;
 
-// Other ones for each number.
+// Returns different bytes for each number.
 Bytes bytes(int64_t size, uint64_t number) {
   Bytes all(static_cast<size_t>(size));
   uint64_t state = number * 0x9E3779B97F4A7C15ull + 1;
@@ -61,7 +61,7 @@ TEST_F(HostCopies, HaveTheirBytesAtEverySizeRoundTheBuffers) {
     const int64_t before = counted("pageable");
     Bytes source = values, back(values.size());
     cuda_plugin().copy(at, source.data(), n, runtime.stream());
-    std::ranges::fill(source, std::byte{0});  // it was read at the call
+    std::ranges::fill(source, std::byte{0});  // the call has already read it
     cuda_plugin().copy(back.data(), at, n, runtime.stream());
     runtime.stream().synchronize();
     EXPECT_TRUE(back == values);
@@ -72,7 +72,7 @@ TEST_F(HostCopies, HaveTheirBytesAtEverySizeRoundTheBuffers) {
   }
 }
 
-// Buffers are used again while the stream has not come to their first use.
+// Buffers are reused before the stream has executed their first use.
 TEST_F(HostCopies, ComeInTheOrderOfTheStream) {
   Runtime runtime(kGpu, 1);
   Stream& stream = runtime.stream();
@@ -91,14 +91,14 @@ TEST_F(HostCopies, ComeInTheOrderOfTheStream) {
   EXPECT_TRUE(read_now(x->data(), n) == second);
 }
 
-// A stream's copies do not wait for another stream, which may wait for whoever makes them.
+// One stream's copies do not wait for another stream, which may be waiting for the caller.
 TEST_F(HostCopies, OfOneStreamDoNotWaitForAnother) {
   Runtime one(kGpu, 1), other(kGpu, 1);
   const auto x = room(one, kRing), y = room(other, kRing);
   const Bytes first = bytes(kRing, 3), second = bytes(kRing, 4);
   of_shim<void(const char*)>("shim_hang")("memset");
   cuda_plugin().fill(x->data(), 7, kRing, one.stream());
-  cuda_plugin().copy(x->data(), first.data(), kRing, one.stream());  // fills the ring, and stands
+  cuda_plugin().copy(x->data(), first.data(), kRing, one.stream());  // fills the ring and blocks
   const int64_t before = counted("pageable");
   cuda_plugin().copy(y->data(), second.data(), kRing, other.stream());
   Bytes back(second.size());
@@ -135,7 +135,7 @@ TEST_F(HostCopies, OfSeveralThreadsShareTheRing) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A replay would read the ring's buffers again, with other bytes in them.
+// A replay would read the ring's buffers again, with different contents.
 TEST_F(HostCopies, AreNotRecorded) {
   Runtime runtime(kGpu, 1);
   const auto device = room(runtime, kBuffer);

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A machine's folders below one of this test's own.
+// A machine's folders under a temporary root.
 class Places {
  public:
   Places() {
@@ -43,7 +43,7 @@ class Places {
   void set(const std::string& name, const std::string& folder) {
     variables_[name] = root_ + folder;
   }
-  // Searched paths below the root.
+  // Returns the searched paths relative to the root.
   std::vector<std::string> folders() const {
     std::vector<std::string> found = library_folders(
         [this](const char* name) {
@@ -106,7 +106,7 @@ TEST(CudaLibraries, PackagesOfPythonAreFoundInEachPlace) {
   machine.make("apps/other/lib/python3.12/site-packages/torch/lib");  // without a python3
   machine.set("PATH", "apps/other/bin:" + machine.root() + "apps/python/bin");
   Names expected = packages;
-  expected.insert(expected.begin(), "conda/lib");  // of conda's own packages
+  expected.insert(expected.begin(), "conda/lib");  // conda's packages
   EXPECT_EQ(machine.folders(), expected);
 }
 
@@ -161,7 +161,7 @@ TEST(CudaLibraries, OneThatIsNowhereIsReportedWithWhatToInstall) {
             "add its folder to LD_LIBRARY_PATH");
   EXPECT_THROW(find_function(NvidiaLibrary::cublas_lt, "cublasLtCreate"), Error);
   EXPECT_EQ(opened_libraries("").size(), 1u);
-  EXPECT_EQ(opened(NvidiaLibrary::nccl).why_not, "");  // built without it
+  EXPECT_EQ(opened(NvidiaLibrary::nccl).why_not, "");  // the build does not use it
 }
 
 TEST(CudaArchitectures, CodeRunsOnWhatItWasBuiltFor) {

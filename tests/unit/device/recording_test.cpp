@@ -1,4 +1,4 @@
-// Work of a stream that is recorded and queued again, on the plugin of tests/cuda_shim.
+// Work of a stream that is recorded and launched again, on the plugin of tests/cuda_shim.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -86,7 +86,7 @@ TEST_F(Recorded, WhatIsNotFinishedIsDropped) {
   EXPECT_EQ(value(*to), 1);
 }
 
-// Another stream that waits for recorded work is recorded, too, and ends with it.
+// Another stream that waits for recorded work is part of the recording, and ends with it.
 TEST_F(Recorded, StreamsTakePartThatWaitForIt) {
   Runtime other(kGpu, 1);
   const auto from = arena_.allocate(4, "from"), to = arena_.allocate(4, "to"),
@@ -106,7 +106,7 @@ TEST_F(Recorded, StreamsTakePartThatWaitForIt) {
     work->queue();
     EXPECT_EQ(value(*last), number);
   }
-  // What the other stream has before a launch comes before it, and after it what it has then.
+  // The other stream's earlier work runs before a launch, and its later work after it.
   cuda_plugin().fill(from->data(), 1, 4, other.stream());
   work->queue();
   cuda_plugin().fill(to->data(), 2, 4, other.stream());
@@ -129,7 +129,7 @@ TEST_F(Recorded, StreamsThatTookPartGoOnWhereItIsDropped) {
   EXPECT_EQ(value(*to), 0x02020202);
 }
 
-// Nothing that was recorded has run: nobody can wait for it.
+// Recorded work has not run, so nothing can wait for it.
 TEST_F(Recorded, NobodyWaitsForIt) {
   const auto to = arena_.allocate(4, "to");
   const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
@@ -147,7 +147,7 @@ TEST_F(Recorded, MemoryMayGrowMeanwhile) {
   EXPECT_EQ(value(*block), 0x01010101);
 }
 
-// A copy that waits for the whole device would spoil another thread's recording.
+// A copy that waits for the whole device would invalidate another thread's recording.
 TEST_F(Recorded, OtherThreadsWaitForTheDeviceAfterIt) {
   Runtime other(kGpu, 1);
   const auto block = other.arena(MemoryClass::activations).allocate(4, "block");
@@ -162,7 +162,7 @@ TEST_F(Recorded, OtherThreadsWaitForTheDeviceAfterIt) {
   EXPECT_EQ(read, 0x02020202);
 }
 
-// Events go round: as many are made as are held at once.
+// Events are reused: only as many are created as are held at the same time.
 TEST_F(Recorded, EventsAreUsedAgain) {
   const auto to = arena_.allocate(4, "to");
   Runtime other(kGpu, 1);
@@ -175,7 +175,7 @@ TEST_F(Recorded, EventsAreUsedAgain) {
   EXPECT_EQ(alive("events"), before + 2);
   const Event held = stream_.record();
   put(*to, 60);
-  stream_.record();  // of another event, although only `held` was given out
+  stream_.record();  // records another event; only `held` is in use
   cuda_plugin().fill(to->data(), 0, 4, stream_);
   EXPECT_FALSE(held.reached());
   held.wait_on_host();

@@ -17,7 +17,7 @@ std::vector<int32_t> text(int64_t length, int32_t first = 0) {
   return tokens;
 }
 
-// Reads tokens [from what is shared, length) of a text.
+// Reads a text's tokens from the end of the shared part to the end of the text.
 int64_t read(BlockCache& cache, SequenceBlocks& blocks, const std::vector<int32_t>& tokens) {
   const int64_t shared = cache.share(blocks, tokens, std::ssize(tokens) - 1);
   EXPECT_TRUE(cache.extend(blocks, std::ssize(tokens)));
@@ -41,7 +41,7 @@ TEST(BlockCache, SharesWholeBlocksOfEqualBeginnings) {
   EXPECT_EQ(read(cache, d, text(11)), 0) << "of another root";
 }
 
-// All of a prompt may be there, but its last token has to be read: something is drawn from it.
+// Even if all of a prompt is cached, its last token must be read, because a token is drawn from it.
 TEST(BlockCache, SharesNoMoreThanIsAskedFor) {
   BlockCache cache({.block_size = kSize, .windows = {0}, .pages = {9}});
   SequenceBlocks a, b, c;
@@ -87,8 +87,7 @@ TEST(BlockCache, ForgetsWhatOtherWeightsMade) {
   EXPECT_EQ(cache.found(), 2);
 }
 
-// A window of 5 leaves blocks behind; who comes later needs those that the window sees, and no
-// others.
+// A window of 5 leaves blocks behind. Later requests need exactly the blocks that the window sees.
 TEST(BlockCache, WindowsLetGoOfWhatTheyLeaveBehind) {
   BlockCache cache({.block_size = kSize, .windows = {0, 5}, .pages = {16, 16}});
   SequenceBlocks a;
@@ -106,8 +105,9 @@ TEST(BlockCache, WindowsLetGoOfWhatTheyLeaveBehind) {
   EXPECT_EQ(cache.blocks_for(0, 1000, 8), 250);
 }
 
-// Random texts of few tokens, so that many beginnings are equal; at every moment each page belongs
-// to those who name it, and a page that can be found holds what it was found by.
+// Random texts with few different tokens, so that many prefixes are equal. At every moment each
+// page belongs to the sequences that name it, and a page that can be found has the content it was
+// found by.
 TEST(BlockCache, LosesNoPage) {
   std::mt19937 random(3);
   const auto below = [&](int64_t n) {

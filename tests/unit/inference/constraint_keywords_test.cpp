@@ -1,4 +1,4 @@
-// Schemas that are not strict: what texts are held to, and the keywords that are noted.
+// Schemas that are not strict: the enforced part, and the keywords reported as not enforced.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -16,7 +16,7 @@ using Texts = std::vector<std::string>;
 struct KeywordCase {
   std::string schema;
   Texts good, bad;
-  Texts notes = {};  // the keywords that are noted
+  Texts notes = {};  // the reported keywords
 };
 
 void check(const KeywordCase& one) {
@@ -271,7 +271,7 @@ TEST(ConstraintKeywords, NamesWhatIsWrong) {
   has(R"({"allOf":[{"type":"string"},{"type":"null"}]})", "its conditions exclude each other");
 }
 
-// Each is quick, or an error that names the limit.
+// Each check is fast, or fails with an error that names the limit.
 TEST(ConstraintKeywords, HasBudgets) {
   const auto numbered = [](int count, auto&& make) {
     std::string all;
@@ -299,7 +299,7 @@ TEST(ConstraintKeywords, HasBudgets) {
   check({R"({"properties":{)" + properties + R"(},"$defs":{)" + definitions + "}}",
          {R"({"p7":{"x":{"p1999":{"y":""}}}})"},
          {R"({"p2000":{}})"}});
-  // One enum, in many unions.
+  // One enum is used in many unions.
   check({R"({"properties":{)" +
              numbered(300,
                       [](const std::string& i) {
@@ -309,7 +309,7 @@ TEST(ConstraintKeywords, HasBudgets) {
              numbered(1000, [](const std::string& i) { return "\"value " + i + "\""; }) + "]}}}",
          {R"({"p7":"value 999","p8":null})"},
          {R"({"p7":"value 1000"})"}});
-  // Patterns of many enums, each of which costs steps.
+  // Patterns from many enums, each of which costs steps.
   const std::string many =
       R"({"pattern":"^([a-z]?){1000}$","enum":[)" +
       numbered(100, [](const std::string& i) { return "\"abcdef" + i + "\""; }) + "]}";

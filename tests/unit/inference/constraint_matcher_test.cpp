@@ -103,7 +103,7 @@ TEST(ConstraintAutomaton, AdoptsPlacesOfAnother) {
   EXPECT_TRUE(made.must_end(there));
 }
 
-// An automaton is full where texts take many places; the next one goes on.
+// An automaton that is full of states is replaced by another.
 TEST(ConstraintAutomaton, IsFollowedByAnother) {
   const auto grammar = Grammar::from_regex("[ab]*a[ab]{1000}");
   const auto first = grammar->automaton(byte_tokens());

@@ -27,7 +27,7 @@ void expect_pattern_error(std::string_view pattern, std::string_view part) {
   EXPECT_NE(error.find(part), std::string::npos) << error;
 }
 
-// A whole text, as PCRE2 matches it.
+// Matches a whole text with PCRE2.
 class Reference {
  public:
   explicit Reference(const std::string& pattern) {
@@ -99,7 +99,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-// The classes of ECMA-262 for PCRE2.
+// Translates the character classes of ECMA-262 for PCRE2.
 std::string for_pcre2(std::string pattern) {
   const std::string space =
       "\\x{9}-\\x{d} "
@@ -128,7 +128,7 @@ TEST(ConstraintPattern, AgreesWithPcre2) {
     }
     for (int i = 0; i < 3; ++i) {
       const auto ids = RandomText(byte_tokens(), random).draw(Matcher(grammar, byte_tokens()), 8);
-      if (!ids) continue;  // it has long texts only
+      if (!ids) continue;  // it has only long texts
       const std::string text = text_of(*byte_tokens(), *ids);
       EXPECT_TRUE(reference.matches(text)) << pattern << " on '" << text << "'";
       ++drawn;
@@ -145,9 +145,9 @@ TEST(ConstraintPattern, ReadsEscapes) {
   EXPECT_TRUE(has("\\u0041\\x42\\u{1F600}\\ud83d\\ude00\\cJ\\t\\n\\v\\f\\r\\/",
                   "AB\U0001F600\U0001F600\n\t\n\v\f\r/"));
   EXPECT_TRUE(has("(?<year>\\d{4})", "2024"));
-  EXPECT_TRUE(has("a{x}{,2}{2,x", "a{x}{,2}{2,x"));  // no counts
+  EXPECT_TRUE(has("a{x}{,2}{2,x", "a{x}{,2}{2,x"));  // these are not counts
   EXPECT_TRUE(has("\\s", "\xc2\xa0"));
-  EXPECT_FALSE(has("\\d", "\xd9\xa1"));  // U+0661 is no ASCII digit
+  EXPECT_FALSE(has("\\d", "\xd9\xa1"));  // U+0661 is not an ASCII digit
   EXPECT_FALSE(has(".", "\n"));
   EXPECT_TRUE(has("[\\b]", "\b"));
   EXPECT_TRUE(has("\\p{L}\\P{Lu}[\\p{Nd}x]", "漢é\xd9\xa1"));
@@ -172,7 +172,7 @@ TEST(ConstraintPattern, NeverGivesHalfACharacterOrASurrogate) {
   for (int i = 0; i < 200; ++i) {
     const auto ids = RandomText(byte_tokens(), random).draw(Matcher(any, byte_tokens()), 20);
     ASSERT_TRUE(ids);
-    EXPECT_NO_THROW(Json(text_of(*byte_tokens(), *ids)).dump());  // refuses what is not UTF-8
+    EXPECT_NO_THROW(Json(text_of(*byte_tokens(), *ids)).dump());  // throws if it is not UTF-8
   }
   EXPECT_EQ(reads(any, "\xed\xa0"), -1);
   EXPECT_EQ(reads(any, "\xf4\x90"), -1);
@@ -210,7 +210,7 @@ TEST(ConstraintPattern, EndsOnHostilePatterns) {
   expect_pattern_error(std::string(5'000, '(') + std::string(5'000, ')'), "nested deeper than 100");
   expect_pattern_error(std::string(10'001, '('), "it has 10001 bytes; the limit is 10000");
   expect_pattern_error("((((a{1000}){1000}){1000}){1000})", "needs more than 400000 states");
-  // 2^30 states if it were made deterministic beforehand.
+  // If made deterministic in advance, it would have 2^30 states.
   const auto grammar = Grammar::from_regex("[ab]*a[ab]{30}");
   EXPECT_EQ(reads(grammar, "ba" + std::string(30, 'b')), 1);
   EXPECT_EQ(reads(Grammar::from_regex("(((a*)*)*)*b"), std::string(200, 'a') + "b"), 1);

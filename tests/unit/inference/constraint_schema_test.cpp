@@ -75,7 +75,7 @@ TEST(ConstraintSchema, ReadsPatternsAnywhereInAString) {
   expect_texts(R"({"type":"string","pattern":"b"})", {R"("b")", R"("abc")", R"("\nb\"")"},
                {R"("ac")"});
   expect_texts(R"({"type":"string","pattern":"^a|b$"})", {R"("ax")", R"("xb")"}, {R"("xa")"});
-  // In one spelling each.
+  // Each string has one spelling.
   expect_texts(R"({"type":"string","pattern":"^[\\n\"\\\\\\x01é/]*$"})", {R"("\n\"\\\u0001é/")"},
                {"\"\n\"", R"("\u00e9")", R"("\u000a")", R"("\/")"});
 }
@@ -106,7 +106,7 @@ TEST(ConstraintSchema, ReadsUnionsAndReferences) {
 }
 
 TEST(ConstraintSchema, KeepsReadingsApart) {
-  // Which object it is shows at its end only.
+  // The type of the object only shows at its end.
   const std::string one =
       R"({"type":"object","properties":{"x":{"$ref":"#/$defs/any"},"k":{"const":)";
   const std::string end = R"(}},"required":["x","k"],"additionalProperties":false})";

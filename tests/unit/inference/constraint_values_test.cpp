@@ -1,4 +1,4 @@
-// Numbers within bounds and formats of strings, checked by independent methods.
+// Numbers within bounds and string formats, checked by independent methods.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(ConstraintNumber, IntegersLieWithinTheirBounds) {
     if (has_low) schema.set(exclusive ? "exclusiveMinimum" : "minimum", low);
     if (has_high) schema.set(exclusive ? "exclusiveMaximum" : "maximum", high);
     if (divisor > 1) schema.set("multipleOf", divisor);
-    if (low + divisor > high) continue;  // maybe none
+    if (low + divisor > high) continue;  // there may be none
     if (exclusive) ++low, --high;
     const auto grammar = Grammar::from_json_schema(schema);
     for (int64_t value = -450; value <= 1200; value += 1 + (value % 5 == 0)) {
@@ -58,7 +58,7 @@ TEST(ConstraintNumber, NumbersLieWithinTheirBounds) {
       std::string text = i % 20 == 0 ? fmt::format("{}", i % 40 == 0 ? low : high)
                                      : fmt::format("{:.{}f}", near, places);
       const double value = std::stod(text);
-      const bool is_zero = value == 0 && text[0] == '-';  // "-0.0" is left out
+      const bool is_zero = value == 0 && text[0] == '-';  // "-0.0" is excluded
       const bool wanted = (!has_low || value > low || (value == low && !exclusive)) &&
                           (!has_high || value < high || (value == high && !exclusive));
       ASSERT_EQ(has(grammar, text), wanted && !is_zero) << schema.dump() << " " << text;

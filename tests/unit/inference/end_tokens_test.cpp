@@ -28,7 +28,7 @@ class EndTokens : public ::testing::Test {
   }
 
   std::string folder_;
-  // Ids are bytes, and 0 is the end of a document and of a sequence.
+  // Ids are bytes, and 0 ends both a document and a sequence.
   tokenizers::Tokenizer tokenizer_{tokenizers::make_byte_codec(256)};
 };
 

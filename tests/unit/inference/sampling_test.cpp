@@ -29,12 +29,12 @@ std::vector<int> counts(const std::vector<float>& logits, const SamplingOptions&
   Tokens tokens;
   for (int i = 0; i < count; ++i) {
     ++counts[static_cast<size_t>(draw(logits, {.tokens = tokens}, options, request))];
-    tokens.push_back(-1);  // a position, but no token that a penalty finds
+    tokens.push_back(-1);  // a position, but not a token that penalties count
   }
   return counts;
 }
 
-// Pearson's statistic of counts against probabilities; where one is 0 the count must be 0.
+// Pearson's statistic of counts against probabilities; a count with probability 0 must be 0.
 double chi_square(const std::vector<int>& counts, const std::vector<double>& probabilities) {
   const double all = std::accumulate(counts.begin(), counts.end(), 0);
   double sum = 0;
@@ -79,7 +79,7 @@ TEST(Draw, ByHand) {
   }
 }
 
-// Probabilities 0.4, 0.3, 0.2, 0.1, after each cut renormalised before the next is made.
+// Probabilities are 0.4, 0.3, 0.2, 0.1 and are renormalized after each cut, before the next.
 TEST(Draw, DistributionsByHand) {
   const std::vector<double> p = {0.2, 0.4, 0.1, 0.3};
   const std::vector<float> logits = logits_of(p);
@@ -88,7 +88,7 @@ TEST(Draw, DistributionsByHand) {
                           const std::vector<double>& probabilities) {
     for (const uint64_t seed : {1, 2}) {
       options.seed = seed;
-      // 3 degrees of freedom: 16.3 is passed once in a thousand.
+      // With 3 degrees of freedom, 16.3 is exceeded once in a thousand.
       EXPECT_LT(chi_square(counts(logits, options, 20000), probabilities), 16.3) << name;
     }
   };
@@ -103,9 +103,9 @@ TEST(Draw, DistributionsByHand) {
   expect("min-p 1", {.min_p = 1}, {0, 1, 0, 0});
   // The first two of 4/9, 3/9, 2/9 add up to 7/9 > 0.75; without top-k three would be needed.
   expect("top-k, then top-p", {.top_k = 3, .top_p = 0.75}, {0, 4.0 / 7, 0, 3.0 / 7});
-  // At temperature 1/2 0.4 and 0.3 have 25/30 of all.
+  // At temperature 1/2, 0.4 and 0.3 have 25/30 of the total.
   expect("temperature, then top-p", {.temperature = 0.5, .top_p = 0.8}, {0, 0.64, 0, 0.36});
-  // 0.3 has (3/4)^2 of 0.4's weight, 0.2 only 1/4.
+  // 0.3 has (3/4)^2 of 0.4's weight, and 0.2 only 1/4.
   expect("temperature, then min-p", {.temperature = 0.5, .min_p = 0.5}, {0, 0.64, 0, 0.36});
   expect("top-p, then min-p", {.top_p = 0.9, .min_p = 0.6}, {0, 4.0 / 7, 0, 3.0 / 7});
 }
@@ -125,7 +125,7 @@ TEST(Draw, RepetitionPenalty) {
   EXPECT_EQ(draw(logits, {.tokens = Tokens{0}}, {.temperature = 0, .repetition_penalty = 1}, 0), 0);
   EXPECT_EQ(draw(logits, {.tokens = Tokens{1}}, {.temperature = 0, .repetition_penalty = 0.25}, 0),
             1);
-  // Beyond what a number holds.
+  // The result exceeds the range of a float.
   for (const double temperature : {0.0, 1.0}) {
     const std::vector<float> positive = {3, 2, 1};
     EXPECT_EQ(draw(positive, {.tokens = Tokens{2}},
@@ -138,7 +138,7 @@ TEST(Draw, RepetitionPenalty) {
   }
 }
 
-// Lowered by how often the generated text has a token, and once more where it has it at all.
+// A logit is lowered by the token's count in the generated text, and once more if the token occurs.
 TEST(Draw, PresenceAndFrequencyPenalties) {
   const std::vector<float> logits = {1, 1, 1, 1};
   const Tokens tokens = {1, 1, 1, 2, 0, 2, 2, 77, -1};  // the first four are the prompt
@@ -169,7 +169,7 @@ TEST(Draw, LogitBias) {
 TEST(Draw, NoEndBeforeTheMinimum) {
   const std::vector<float> logits = {1, 5, 0, 4};
   const Tokens ends = {1, 3, 99}, tokens = {7, 7, 7, 7, 7};
-  for (size_t length = 2; length <= 5; ++length) {  // 0 to 3 generated
+  for (size_t length = 2; length <= 5; ++length) {  // 0 to 3 generated tokens
     const TextSoFar text{
         .tokens = std::span(tokens).first(length), .prompt = 2, .end_tokens = ends};
     EXPECT_EQ(draw(logits, text, {.temperature = 0, .min_tokens = 2}, 0), length < 4 ? 0 : 1);
@@ -202,7 +202,7 @@ TEST(Draw, SaysWhyNothingIsAllowed) {
     return "";
   };
   const Tokens tokens = {0, 1}, ends = {1};
-  // Bit 3 is of no token.
+  // Bit 3 belongs to no token.
   const std::vector<uint64_t> nothing = {8}, the_end = {2}, impossible = {4};
   for (const double temperature : {0.0, 1.0}) {
     const SamplingOptions options{.temperature = temperature, .min_tokens = 1};
@@ -240,7 +240,7 @@ TEST(Draw, DependsOnSeedRequestAndPositionAlone) {
   EXPECT_LT(equal_positions, 20);
 }
 
-// Partial selection finds what a full sort finds, with many equal logits among 5000.
+// Partial selection matches a full sort, with many equal logits among 5000.
 class Selection : public ::testing::Test {
  protected:
   Selection() : logits_(5000), order_(5000) {
@@ -254,7 +254,7 @@ class Selection : public ::testing::Test {
   double weight(size_t rank) const {
     return std::exp(double{logits_[static_cast<size_t>(order_[rank])]});
   }
-  // Probabilities that are left of the first tokens, and of those alone.
+  // Checks the remaining probabilities, which belong to the first `count` tokens only.
   void expect_first(size_t count, const SamplingOptions& options) const {
     double total = 0;
     for (size_t i = 0; i < count; ++i) total += weight(i);
@@ -288,7 +288,7 @@ TEST_F(Selection, TopPKeepsEqualOnesById) {
   for (size_t i = 0; i < order_.size(); ++i) all += weight(i);
   for (size_t i = 0; i < order_.size(); ++i) {
     sum += weight(i);
-    // Halfway through the token, so that rounding cannot count.
+    // Uses the middle of the token's interval, so that rounding cannot matter.
     if (i % 97 == 0 || i + 3 > order_.size())
       expect_first(i + 1, {.top_p = (sum - weight(i) / 2) / all});
   }

@@ -7,7 +7,7 @@
 namespace megatron::inference {
 namespace {
 
-// The pieces given out, "|" behind each, "#" where the text stopped.
+// Returns the emitted pieces, each followed by "|", and "#" where the text stopped.
 std::string given(std::vector<std::string> stops, const std::vector<std::string>& pieces) {
   StopText text(std::move(stops));
   std::string out;

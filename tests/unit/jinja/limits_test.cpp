@@ -1,4 +1,4 @@
-// Hostile templates end with an error that names the limit, and leave nothing behind.
+// Hostile templates end with an error that names the limit, and leak nothing.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,7 +33,7 @@ TEST(Limits, Steps) {
   expect_error(loop + "{% set x = range(90000) | list %}{% endfor %}", "(limit `steps`)");
   expect_error(loop + "{% if 'a' * 100000 == 'b' %}{% endif %}{% endfor %}", "(limit `steps`)");
   expect_error(loop + "{{ (['a'] * 90000) | sort | length }}{% endfor %}", "(limit `steps`)");
-  // A key of 2^60 tuples, each of the one before, twice.
+  // A key of 2^60 tuples, each of which contains the previous one twice.
   const std::string pairs =
       "{% set n = namespace(x=(1,)) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}"
       "{% endfor %}";
@@ -68,7 +68,7 @@ TEST(Limits, Output) {
   expect_error("{{ [1] * 4611686018427387904 }}", "too long");
 }
 
-// Values that exist at once, in less than 40 MB where each of these would take gigabytes.
+// Memory of live values stays below 40 MB, where each of these templates would take gigabytes.
 TEST(Limits, LiveBytes) {
   constexpr Limits kLive{.steps = 5'000'000, .output_bytes = 1 << 20, .live_bytes = 4 << 20};
   const std::string grow = "{% set n = namespace(x=[1]) %}{% for i in range(40) %}";
@@ -94,7 +94,7 @@ TEST(Limits, LiveBytes) {
     EXPECT_NE(result.find("(limit `live_bytes`)"), std::string::npos) << source << "\n"
                                                                       << result.substr(0, 200);
   }
-  // Finished work does not count.
+  // Values that are no longer needed do not count.
   EXPECT_EQ(
       rendered("{% for i in range(30) %}{% set x = [0] * 100000 %}{% endfor %}ok", "{}", kLive),
       "ok");
@@ -109,7 +109,7 @@ TEST(Limits, Recursion) {
             "ok");
 }
 
-TEST(Limits, RepeatedParts) {  // a value of few parts that is shown as exponentially many
+TEST(Limits, RepeatedParts) {  // a value of few parts whose text is exponentially long
   const std::string doubled =
       "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor "
       "%}";

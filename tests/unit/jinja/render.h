@@ -11,7 +11,7 @@ namespace megatron::jinja {
 inline std::string rendered(const std::string& source, const std::string& variables = "{}",
                             const Limits& limits = {}) {
   Variables given;
-  const Json json = Json::parse(variables);  // outlives the loop over it
+  const Json json = Json::parse(variables);  // must outlive the loop over it
   for (const auto& [name, value] : json.as_object()) given.emplace_back(name, Value::from(value));
   try {
     return Template::parse(source, "test").render(given, limits).text;

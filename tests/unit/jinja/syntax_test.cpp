@@ -9,7 +9,7 @@ namespace {
 TEST(Whitespace, BlockTagsTakeTheirLine) {
   EXPECT_EQ(rendered("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
   EXPECT_EQ(rendered("a\n  {%+ if true %}\nb\n  {%+ endif +%}\nc"), "a\n  b\n  \nc");
-  EXPECT_EQ(rendered("x  {% if true %}y{% endif %}"), "x  y");  // not at a line's beginning
+  EXPECT_EQ(rendered("x  {% if true %}y{% endif %}"), "x  y");  // not at the beginning of a line
 }
 
 TEST(Whitespace, MinusTakesAll) {

@@ -1,4 +1,4 @@
-// Values as Python shows them, and operators at their limits.
+// Values in Python's notation, and operators at their limits.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -82,15 +82,15 @@ TEST(Numbers, HaveUpTo4300Digits) {
   EXPECT_EQ(rendered("{{ 0x" + std::string(5000, 'f') + " }}"), longer);
 }
 
-// (a // b) * b + a % b = a, for random numbers of all sizes; quotients of two or three words are
-// where a long division goes wrong.
+// (a // b) * b + a % b = a, for random numbers of all sizes. Long division tends to fail for
+// quotients of two or three words.
 TEST(Numbers, DivisionAndMultiplicationAgree) {
   std::mt19937_64 random(1);
   const auto number = [&] {
     BigInteger value(0);
     const BigInteger word(int64_t{1} << 32);
     for (uint64_t i = random() % 6; i > 0; --i) {
-      const uint64_t kind = random() % 3;  // words of all zeros and all ones are the hard ones
+      const uint64_t kind = random() % 3;  // words of all zeros or all ones are the hard cases
       const uint64_t digits = kind == 0 ? 0 : kind == 1 ? 0xFFFFFFFF : random() & 0xFFFFFFFF;
       value = value * word + BigInteger(static_cast<int64_t>(digits));
     }

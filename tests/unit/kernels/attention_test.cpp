@@ -16,7 +16,7 @@ struct Problem {
   int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
   bool causal = true, positions = false;
   float dropout = 0;
-  int64_t document = 0;  // length of the documents that attention is confined to; 0: it is not
+  int64_t document = 0;  // length of the documents that confine attention; 0: not confined
 };
 
 // Tensors of one attention call, whose heads are not adjacent in memory, and its gradients by fp64
@@ -208,7 +208,7 @@ void expect_close(const std::vector<double>& got, const std::vector<double>& wan
   EXPECT_LE(worst, tolerance) << what;
 }
 
-// The gradients of bf16 inherit the rounding of the stored output, in dout . out.
+// bf16 gradients include the rounding of the stored output, through dout . out.
 void expect_close(const Attention::Result& got, const Attention::Result& want, DType type) {
   const std::string what(name(type));
   const bool f32 = type == DType::f32;
@@ -357,8 +357,8 @@ TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
   }
 }
 
-// In every panel of the first documents one key is moved beyond all queries, so that none is
-// skipped: to the last document it makes no difference.
+// In every panel of the first documents, one key is moved out of all queries' sight, so that no
+// panel is skipped. For the last document it makes no difference.
 TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
   const Problem setup{.batch = 1,
                       .queries = 400,
@@ -391,8 +391,8 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
   }
 }
 
-// The last queries alone, with their positions, give the bits that they have among all: decoding
-// equals training. A few rows go another way than many (kernels/cpu/products/few_rows.h).
+// The last queries alone, with their positions, give the same bits as among all queries: decoding
+// equals training. Few rows use another code path than many (kernels/cpu/products/few_rows.h).
 void expect_bits_of_last_queries(const Problem& setup, DType type) {
   const int64_t keys = setup.keys;
   Attention whole(setup, type);
@@ -441,8 +441,8 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
   }
 }
 
-// A row that sees no key of a panel, with visible keys on both sides of it, gives zero, as it does
-// among many rows.
+// A row that sees no key of a panel, with visible keys on both sides of it, gives zero, as among
+// many rows.
 TEST(Attention, ARowBetweenAllKeysSeesNone) {
   for (const auto& [type, products] : types_and_ways()) {
     const UseBf16Products use(products);
@@ -464,8 +464,8 @@ TEST(Attention, ARowBetweenAllKeysSeesNone) {
   }
 }
 
-// Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
-// the whole.
+// Keys in two parts, each with the log-sum-exp over all keys: the gradients add up to the gradient
+// of the whole.
 TEST(Attention, TakesTheLogSumExpOfAllKeysInBackward) {
   const Problem setup{.batch = 1,
                       .queries = 80,

@@ -1,4 +1,4 @@
-// Products with AVX2's tiles, and how they are cut for the processor's caches.
+// Products with AVX2's tiles, and their blocking for the processor's caches.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -48,7 +48,7 @@ TEST(InstructionSet, OfAvx2HasNothingNewer) {
   EXPECT_EQ(tile_set() == TileSet::avx512, (hwy::SupportedTargets() & HWY_AVX3) != 0);
 }
 
-// Both sum one chain of fused products an element, by tiles of other sizes.
+// Both compute each element as one chain of fused products, in tiles of different sizes.
 TEST(InstructionSet, ProductsOfF32HaveTheSameBitsOnAvx2AndAvx512) {
   if ((hwy::SupportedTargets() & HWY_AVX3) == 0) GTEST_SKIP() << "there is no AVX-512 here";
   for (const bool transpose_a : {false, true}) {

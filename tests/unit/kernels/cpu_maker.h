@@ -1,4 +1,4 @@
-// Helpers of the tests of CPU kernels: tensors with normal values, comparisons.
+// Helpers for the tests of CPU kernels: tensors with normal values, and comparisons.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// The host's element-wise kernels, sums and copies against plain fp64 loops, on shapes with tails,
-// and the rules of equal bits: an element does not depend on its index, nor any result on the
-// number of threads.
+// Compares the host's element-wise kernels, sums and copies with plain fp64 loops, on shapes with
+// tails. Also checks bit-equality: an element does not depend on its index, and no result depends
+// on the number of threads.
 #include <bit>
 #include <limits>
 
@@ -184,7 +184,7 @@ TEST(CpuCopy, AnyStridesAndTypes) {
   EXPECT_TRUE(same_bits(turned, maker.integers({1, 4, 2, 5, 3, 6}).view({3, 2})));
 }
 
-// Against a copy that keeps the order, for outputs of 2 MB and more and for smaller ones.
+// Compares with a copy in the same order, for outputs of 2 MB and more and for smaller ones.
 template <class To>
 void expect_turned(Maker& maker, const Tensor& x, DType to) {
   const Tensor source = x.transpose(0, 2);
@@ -292,8 +292,7 @@ TEST(CpuSums, SquaresAreAddedInTheOrderOfTheContract) {
   }
 }
 
-// A row of equal elements gives equal results whatever vector, tail or alignment an element falls
-// in.
+// A row of equal elements gives equal results, whatever vector, tail or alignment an element has.
 TEST(CpuEqualBits, AnElementDoesNotDependOnItsIndex) {
   Maker maker;
   for (const DType type : kTypes) {
@@ -322,7 +321,7 @@ TEST(CpuEqualBits, AnElementDoesNotDependOnItsIndex) {
   }
 }
 
-// Every kernel that hands out more than one block, with one thread and with three.
+// Every kernel with more than one block, with one thread and with three.
 TEST(CpuEqualBits, ThreadsDoNotChangeAnything) {
   const auto run = [](int threads) {
     Maker maker(threads);
@@ -373,9 +372,9 @@ TEST(CpuEqualBits, ThreadsDoNotChangeAnything) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], three[i])) << i;
 }
 
-// Rows so long that a block is a few of them: how many must not depend on the threads, for the
-// first of a block finds its largest element in another order than the others. Zeros of both signs
-// tell.
+// Rows are so long that a block has few of them. Their number must not depend on the threads,
+// because the first row of a block finds its largest element in another order than the others.
+// Zeros of both signs show the difference.
 TEST(CpuEqualBits, ThreadsDoNotChangeTheLargestLogit) {
   const int64_t rows = 130, vocabulary = 16500;
   const auto run = [&](int threads) {

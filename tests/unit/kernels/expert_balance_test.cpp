@@ -1,4 +1,4 @@
-// Even choices of experts by hand.
+// Balanced choices of experts, computed by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ TEST_P(ExpertBalance, SinkhornOfTwoTokensAndTwoExperts) {
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 1e-7) << i;
 }
 
-// A bound on the iterations is kept, and a large tolerance ends them as early.
+// The limit of iterations holds, and a large tolerance ends them earlier.
 TEST_P(ExpertBalance, SinkhornEnds) {
   const Tensor logits = inputs_.normal("logits", {9, 5}, DType::f64, 3);
   const auto run = [&](double tolerance, int64_t iterations) {
@@ -57,7 +57,7 @@ TEST_P(ExpertBalance, ThresholdsOfFourTokens) {
   };
   // The lower score of each token is 0; two of four tokens are above the third highest.
   EXPECT_EQ(thresholds({0, 0}), (std::vector<double>{1, 0}));
-  // s + bias has the lower values 0, 0, -0.5, -1.5.
+  // The lower values of s + bias are 0, 0, -0.5, -1.5.
   EXPECT_EQ(thresholds({-1.5, 0}), (std::vector<double>{1.5, 0}));
 }
 

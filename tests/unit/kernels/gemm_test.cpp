@@ -200,7 +200,7 @@ TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
   EXPECT_EQ(to_floats(wide.slice(1, 30, 10)), before);
 }
 
-// Bits of the product with 1, 2 and 5 threads; blocks are several in both directions.
+// Bits of the product with 1, 2 and 5 threads; there are several blocks in both directions.
 TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
   for (const Types& types : all_types()) {
     for (const auto& [transpose_a, transpose_b] :
@@ -258,7 +258,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   }
 }
 
-// Calls f(types) for each that gives f32: sums of f32 on each instruction set, of pairs once.
+// Calls f(types) for each combination that gives f32: f32 sums on each instruction set, pairs once.
 template <class F>
 void for_each_sum(F f) {
   for (const Types& types : all_types()) {
@@ -271,8 +271,8 @@ void for_each_sum(F f) {
   }
 }
 
-// Few rows go another way than many (kernels/cpu/products/few_rows.h), and a long sum in several
-// slices.
+// Few rows use another code path than many (kernels/cpu/products/few_rows.h), and a long sum is
+// split into several slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
   ProductMaker maker;
   for_each_sum([&](const Types& types) {
@@ -303,7 +303,7 @@ TEST(FewRows, AreReadAsTheyLieOnAvx512AndAvx2) {
   });
 }
 
-// Products as attention makes them, in two parts, of which the second accumulates.
+// Products as in attention, in two parts, of which the second accumulates.
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   constexpr int64_t kMax = 9;
   ProductMaker maker;
@@ -345,7 +345,7 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   });
 }
 
-// More words than a call keeps at once.
+// Rows have more words than a call keeps at once.
 TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
   constexpr int64_t kLong = 17001, kColumns = 33;
   ProductMaker maker;
@@ -375,14 +375,14 @@ TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
   });
 }
 
-// Tiles against the definition in bits, either way round, in memory that ends where the matrices
-// do.
+// Compares tiles with their definition bit for bit, in both orientations, in memory that ends with
+// the matrices.
 TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
   const auto& ways = bf16_ways();
   if (std::find(ways.begin(), ways.end(), Bf16Products::amx) == ways.end())
     GTEST_SKIP() << "neither AMX nor AVX-512 to emulate it with";
   std::mt19937 random(1);
-  // Among ordinary numbers some whose products are subnormal, which count as zero.
+  // Some of the ordinary numbers have subnormal products, which count as zero.
   const auto pair = [&] {
     const auto half = [&] {
       const float small = random() % 8 == 0 ? 0x1p-70f : 1.0f;
@@ -482,7 +482,7 @@ TEST(DoubleSums, AreThoseOfF64RoundedOnce) {
   });
 }
 
-// Terms whose f32 sum loses all that is left of them.
+// The f32 sum of these terms loses the whole result.
 TEST(DoubleSums, KeepWhatF32Loses) {
   ProductMaker make;
   Tensor a = make.empty({1, 3}, DType::f32), b = make.empty({1, 3}, DType::f32);

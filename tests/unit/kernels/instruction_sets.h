@@ -1,4 +1,4 @@
-// The host's kernels on each instruction set that they are compiled for.
+// Runs the host's kernels on each instruction set for which they are compiled.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The host's kernels on every instruction set that this processor has: one set of bits where no
-// product is fused into a sum, the tolerance of f32 elsewhere.
+// The host's kernels on every instruction set of this processor: equal bits if no product is fused
+// into a sum, and otherwise within the tolerance of f32.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -150,7 +150,7 @@ TEST(CpuInstructionSets, AgreeWithEachOther) {
   }
 }
 
-// The terms of vocabulary_stats are exp(logit - largest logit); here the largest is 0.
+// The terms of vocabulary_stats are exp(logit - largest logit); the largest is 0 here.
 TEST(CpuInstructionSets, ExponentialsAreWithinTheirBound) {
   Doubles x{0, -std::numeric_limits<double>::infinity(), -1e30};
   for (double at = -112; at < 0; at += 0.00037) x.push_back(static_cast<float>(at));

@@ -50,7 +50,7 @@ TEST(CpuOptimizer, AdamHasTheBitsOfItsFormula) {
   EXPECT_EQ(to_floats(v), want_v);
 }
 
-// A bf16 parameter with its remainder goes exactly where the f32 one goes.
+// A bf16 parameter with its remainder takes exactly the values of an f32 parameter.
 TEST(CpuOptimizer, SplitMasterIsTheF32Master) {
   Maker maker;
   const int64_t n = 53;

@@ -1,4 +1,4 @@
-// The reference's attention and dropout against definitions and numerical derivatives, in
+// Compares the reference's attention and dropout with definitions and numerical derivatives, in
 // fp64.
 #include <limits>
 #include <span>
@@ -141,7 +141,7 @@ TEST_F(ReferenceAttention, ABoundIsTheDocumentThatBeginsThere) {
   }
 }
 
-// A sink is a key whose value is zero, and whose score is the sink.
+// A sink is a key with value zero whose score is the sink.
 TEST_F(ReferenceAttention, ASinkIsOneMoreKeyWithoutAValue) {
   AttentionArgs a = args(1, 3, 5, 1, 1, 2);
   a.causal = false;
@@ -184,7 +184,7 @@ TEST_F(ReferenceAttention, RefusesBoundsWithoutACausalMask) {
   EXPECT_THROW(kernels().attention(a, stream()), InternalError);
 }
 
-// Documents of a packed sequence, each alone.
+// Each document of a packed sequence equals the document alone.
 TEST_F(ReferenceAttention, ConfinedIsEachDocumentAlone) {
   const std::vector<int64_t> lengths = {3, 1, 4};
   AttentionArgs packed = args(1, 8, 8, 2, 1, 3);
@@ -220,8 +220,8 @@ TEST_F(ReferenceAttention, QueryThatSeesNoKeyGivesZero) {
   EXPECT_TRUE(std::isfinite(to_doubles(a.lse)[1]));
 }
 
-// Two halves of the keys, merged by their log sum exps, are the whole; and so are the gradients
-// with the whole's.
+// Two halves of the keys, merged by their log-sum-exps, equal the whole. So do the gradients that
+// use the log-sum-exp of the whole.
 TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
   const int64_t t = 4, keys = 6;
   AttentionArgs a = args(1, t, keys, 1, 1, 2);
@@ -300,7 +300,7 @@ TEST_F(ReferenceDropout, KeepsTheShareAskedForAndScalesIt) {
       ++kept;
       EXPECT_NEAR(value, 1 / (1 - static_cast<double>(p)), 1e-12);
     }
-    // Five deviations of a binomial count.
+    // Five standard deviations of a binomial count.
     EXPECT_NEAR(static_cast<double>(kept) / 1e5, 1 - p, 5 * std::sqrt(p * (1 - p) / 1e5));
   }
 }

@@ -1,4 +1,4 @@
-// The reference's optimizer steps against scalar recomputation.
+// Compares the reference's optimizer steps with a scalar computation.
 #include <bit>
 
 #include "support.h"
@@ -140,7 +140,7 @@ TEST_F(ReferenceOptimizer, Bf16StepsAreTheFp32StepsOfTheMaster) {
     kernels().adam(narrow, stream());
   }
   EXPECT_EQ(join(narrow.parameter), to_floats(wide.parameter.value));
-  // The value alone is the master rounded.
+  // The value alone is the rounded master.
   for (size_t i = 0; i < 40; ++i) {
     const float master = to_floats(wide.parameter.value)[i];
     EXPECT_NEAR(to_floats(narrow.parameter.value)[i], master, std::abs(master) * 0x1p-8f);

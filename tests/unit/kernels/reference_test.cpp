@@ -1,5 +1,5 @@
-// The reference's kernels against closed forms, independent sums and numerical derivatives, in
-// fp64.
+// Compares the reference's kernels with closed forms, independent sums and numerical derivatives,
+// in fp64.
 #include "base/error.h"
 #include "support.h"
 
@@ -98,7 +98,7 @@ TEST_F(Reference, NormStatisticsAreOfTheSumAsStored) {
                           .normed = normed,
                           .rstd = rstd},
                          stream());
-  EXPECT_EQ(to_doubles(sum)[0], 256);  // 257 has no bf16
+  EXPECT_EQ(to_doubles(sum)[0], 256);  // 257 is not representable in bf16
   EXPECT_NEAR(to_doubles(rstd)[0], 1 / std::sqrt((65536 + 1) / 2.0), 1e-9);
 }
 

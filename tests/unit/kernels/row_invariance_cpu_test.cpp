@@ -1,5 +1,5 @@
 // An element has the same bits whether its row is computed alone, with a few others or within a
-// training batch: what makes cached decoding equal to training in every bit.
+// training batch. Cached decoding therefore equals training bit for bit.
 #include <span>
 
 #include "amx_emulator.h"
@@ -113,7 +113,7 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
   });
 }
 
-// Groups of one row, of few, of none, and of many; rows of no group at the end.
+// Groups with one row, few, none and many; rows of no group at the end.
 TEST(ProductRows, OfGroupsAreThoseOfGemm) {
   const std::vector<int32_t> offsets = {0, 1, 6, 6, 83, 92};
   const int64_t groups = std::ssize(offsets) - 1, rows = 95, inputs = 301, outputs = 97;
@@ -175,8 +175,8 @@ float as_float(const Tensor& t, int64_t row, int64_t column) {
 }
 
 // The definition (kernels/cpu/products/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending
-// k; of pairs of bf16 the second, then the first; or of each 32 elements the even and the odd ones
-// apart.
+// k; for pairs of bf16 the second, then the first; or the even and the odd elements of each 32
+// separately.
 float chain(const GemmArgs& args, int64_t i, int64_t j, WordKind kind) {
   float sum = 0;
   const int64_t depth = args.a.size(1);
@@ -300,10 +300,10 @@ TEST(Rows, OfEveryKernelDoNotDependOnTheirNumber) {
   }
 }
 
-// A cache of keys and values that is longer than the sequences. Its unused part is NaN.
+// A key-value cache that is longer than the sequences. Its unused part is NaN.
 struct Cache {
   int64_t batch, length, capacity, heads, kv_heads, width;
-  int64_t document = 0;  // queries see keys from the last multiple of it on
+  int64_t document = 0;  // queries see keys from its last multiple on
   DType type;
 
   AttentionArgs args(Maker& maker, int64_t queries, int64_t keys) const {
@@ -372,7 +372,7 @@ void expect_decoding_equals_training(const Cache& c) {
   for (int64_t i = 0; i < c.batch * c.length; ++i)
     c.place(all, i / c.length, i % c.length, i % c.length);
   attention(all, maker.stream());
-  // Every position once, each sample at another.
+  // Each position once, with a different one for each sample.
   for (int64_t step = 0; step * c.batch < c.length; ++step) {
     std::vector<int64_t> begins;
     for (int64_t b = 0; b < c.batch; ++b)

@@ -1,5 +1,5 @@
-// The host's kernels over rows (norms, rotary embedding, tables, cross entropy, dropout) against
-// plain fp64 loops.
+// Compares the host's row-wise kernels (norms, rotary embedding, tables, cross entropy, dropout)
+// with plain fp64 loops.
 #include <limits>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// Outputs above kStreamedBytes are written past the caches (kernels/cpu/blocks.h): the same bits as
-// below it, whatever the width and wherever a tensor begins.
+// Outputs above kStreamedBytes bypass the caches (kernels/cpu/blocks.h): the bits equal those of
+// smaller outputs, for any width and alignment of a tensor.
 #include <hwy/targets.h>
 
 #include "kernels/cpu/attention/attention.h"
@@ -28,11 +28,12 @@ Tensor uniform(Maker& maker, Shape shape, DType type, int64_t shift, uint32_t se
 using Rows = std::function<void(int64_t first, int64_t count, const Tensor& out)>;
 
 struct Layout {
-  int64_t width, shift;  // elements that a tensor begins after an aligned address
+  int64_t width, shift;  // offset of a tensor from an aligned address, in elements
 };
 class Streamed : public ::testing::TestWithParam<Layout> {
  protected:
-  // The call over all rows at once, streamed where rows are whole lines, and in parts that are not.
+  // The call over all rows at once, streamed if rows are whole cache lines, and in parts that are
+  // not.
   void expect_same(const std::string& what, Shape row, DType type, int64_t rows, const Rows& call) {
     const Shape all = shape(rows, row);
     Tensor once = maker.empty(all, type, GetParam().shift);
@@ -214,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Streamed,
                                   std::to_string(info.param.shift);
                          });
 
-// Only large outputs that are no input and whose runs begin at cache lines.
+// Only large outputs are streamed that are not also inputs and whose rows begin at cache lines.
 TEST(StreamedOutputs, AreLargeAlignedAndNoInputs) {
   Maker maker;
   const int64_t elements = kStreamedBytes / 4;

@@ -39,7 +39,7 @@ class ReferenceTest : public ::testing::Test {
     return sum;
   }
 
-  // Central differences of loss() by each element of an f64 tensor against `gradient`.
+  // Compares central differences of loss() for each element of an f64 tensor with `gradient`.
   static void expect_gradient(const Tensor& x, const Tensor& gradient,
                               const std::function<double()>& loss, const char* what,
                               double tolerance = 1e-7) {

@@ -57,7 +57,7 @@ TEST(CpuF16, OverflowGivesInfinity) {
   EXPECT_EQ(to_doubles(wide)[0], 180000);
 }
 
-// A token has the same bits in a training batch as alone.
+// A token has the same bits alone as in a training batch.
 TEST(CpuF16, ForwardProductsKeepTheirBitsForAnyNumberOfRows) {
   Maker maker;
   const Tensor x = maker.normal({70, 48}, DType::f16), w = maker.normal({33, 48}, DType::f16);
@@ -69,7 +69,7 @@ TEST(CpuF16, ForwardProductsKeepTheirBitsForAnyNumberOfRows) {
   }
 }
 
-// The norm that a layer takes, and that its backward sees, is of the sum that is stored.
+// The norm of a layer, in forward and in backward, uses the sum as it is stored.
 TEST(CpuF16, StatisticsAreOfTheSumAsStored) {
   Maker maker;
   const Tensor x = maker.normal({9, 40}, DType::f16), residual = maker.normal({9, 40}, DType::f16),

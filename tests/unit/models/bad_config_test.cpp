@@ -1,5 +1,5 @@
-// A config.json that contradicts itself, asks for what is not supported, or lacks what it needs,
-// and values that a family's file cannot say.
+// A config.json that contradicts itself, asks for unsupported features or lacks a necessary key,
+// and values that a family's file cannot represent.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -8,13 +8,13 @@
 namespace megatron::models {
 namespace {
 
-// A config.json with a key changed to a JSON value; "": without the key. model.KEY: of the model
-// that a file of type megatron describes.
+// A config.json with a key changed to a JSON value, or without the key if the value is "".
+// model.KEY changes the model described by a file of type megatron.
 struct Bad {
   const char* name;
   const char* key;
   const char* value;
-  std::vector<const char*> parts;  // of the error, besides the file
+  std::vector<const char*> parts;  // parts of the error besides the file's name
 };
 
 Json changed(const Bad& bad) {
@@ -35,7 +35,7 @@ Json changed(const Bad& bad) {
 }
 
 const std::vector<Bad> kBad = {
-    // No such architecture, or none at all.
+    // The architecture is unknown or missing.
     {"llama", "model_type", R"("opt")", {"model_type", "'opt'", "gpt2", "llama", "cohere2"}},
     {"llama", "model_type", "3", {"model_type", "3"}},
     {"llama", "model_type", "", {"model_type", "gpt2", "cohere2"}},
@@ -105,7 +105,7 @@ const std::vector<Bad> kBad = {
     {"starcoder2", "norm_epsilon", "0", {"norm_epsilon", "0"}},
     {"falcon", "layer_norm_epsilon", "0", {"layer_norm_epsilon", "0"}},
     {"falcon", "ffn_hidden_size", "999999999999", {"ffn_hidden_size", "999999999999"}},
-    // Layers that are not the model's.
+    // The number of layers differs from the model's.
     {"gemma2", "layer_types", R"(["full_attention"])", {"num_hidden_layers", "4", "layer_types"}},
     {"gemma3_text",
      "layer_types",
@@ -115,7 +115,7 @@ const std::vector<Bad> kBad = {
     {"gemma2", "sliding_window", "null", {"layer_types", "sliding_window"}},
     {"mistral", "sliding_window", "-7", {"sliding_window", "-7"}},
     {"mistral", "sliding_window", R"("long")", {"sliding_window", "long"}},
-    // Features that the family's other models have and this version does not support.
+    // Features of the family's other models that this version does not support.
     {"gpt2", "scale_attn_weights", "false", {"scale_attn_weights", "false", "true"}},
     {"falcon", "alibi", "true", {"alibi", "true", "false"}},
     {"gpt_neox", "is_decoder", "true", {"is_decoder", "true", "false"}},
@@ -137,7 +137,7 @@ const std::vector<Bad> kBad = {
     {"llama", "attention_dropout", "1", {"attention_dropout", "1"}},
     {"gemma3_text", "final_logit_softcapping", "-1", {"final_logit_softcapping", "-1"}},
     {"gemma2", "attn_logit_softcapping", "-1", {"attn_logit_softcapping", "-1"}},
-    // A scaling of rotary positions without its number, or with a wrong one.
+    // A scaling of rotary positions whose number is missing or wrong.
     {"llama",
      "rope_parameters",
      R"({"rope_type": "mrope"})",
@@ -285,7 +285,7 @@ TEST(BadConfig, IsRefusedByFileKeyAndValue) {
   }
 }
 
-// A family's file that cannot say what a model has, on save.
+// A feature that a family's file cannot represent, which makes a save fail.
 struct Obstacle {
   const char* family;
   void (*change)(DecoderValue&);

@@ -1,6 +1,6 @@
-// A config.json means what transformers' configuration class of its type makes of it:
-// config_defaults.json, which tools/config_defaults.py writes, has each class's defaults and what
-// it makes of keys in several forms.
+// A config.json has the same meaning as in transformers' configuration class of its type.
+// config_defaults.json, written by tools/config_defaults.py, has each class's defaults and its
+// interpretation of keys in several forms.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Json table() {
   return Json::read(std::string(MEGATRON_TEST_SOURCES) + "/unit/models/config_defaults.json");
 }
 
-// None: it is refused.
+// Returns nothing if the configuration is refused.
 std::optional<DecoderValue> model_of(const std::string& type, Json config) {
   config.set("model_type", type);
   try {
@@ -57,8 +57,8 @@ TEST(ConfigDefaults, AnAbsentKeyIsTheDefaultOfItsClass) {
   });
 }
 
-// Keys of ids, of generation, of heads and of products that are the same in any number of parts;
-// how a cache works. GPT-2 has one dropout here, resid_pdrop's.
+// Keys that do not change a model: ids, generation, heads, the cache, and the number of parts of a
+// product. GPT-2 has one dropout here, resid_pdrop's.
 constexpr std::string_view kOfNoModel[] = {"use_cache",
                                            "bos_token_id",
                                            "eos_token_id",

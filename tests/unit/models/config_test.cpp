@@ -1,4 +1,4 @@
-// Shapes from flags and from config.json: sizes that fit together, or an Error that names them.
+// Shapes from flags and from config.json: consistent sizes, or an Error that names them.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -44,7 +44,7 @@ TEST(Config, RoundTrips) {
     const Json again = model->config_json(DType::f32);
     EXPECT_EQ(model_from_config_json(again)->config_json(DType::f32), again);
     for (const auto& [key, value] : again.as_object()) {
-      if (key == "rope_theta" || key == "n_inner") continue;  // kept in another place, or null
+      if (key == "rope_theta" || key == "n_inner") continue;  // kept under another key, or null
       EXPECT_EQ(value, config_of(name)[key]) << name << " " << key;
     }
   }
@@ -83,7 +83,7 @@ TEST(Config, RefusesAbsurdSizes) {
 }
 
 TEST(Config, NamesAMissingKey) {
-  Json config = testing::written_config("nemotron-nas");  // no class of transformers has defaults
+  Json config = testing::written_config("nemotron-nas");  // transformers has no such class
   auto& members = config.as_object();
   std::erase_if(members, [](const Json::Member& m) { return m.first == "hidden_size"; });
   expect_parts(refusal(config), {"hidden_size"});
@@ -108,8 +108,8 @@ void expect_written(const Model& model, const std::string& text) {
   }
 }
 
-// A mutated config.json gives an Error, or a shape whose sizes can be multiplied: a meta model of
-// it is built and costs nothing, and its config.json can be written.
+// A mutated config.json gives an Error, or a shape with valid sizes: its model can be built on meta
+// at no cost, and its config.json can be written.
 TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   std::mt19937 random(7);
   const auto pick = [&random](size_t n) { return static_cast<size_t>(random()) % n; };
@@ -156,7 +156,7 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   EXPECT_GT(refused, 500);
 }
 
-// Every kind of value for each key, and no value: gives an Error, or a model that can be written.
+// Each key with every kind of value and without a value: an Error, or a model that can be written.
 TEST(Config, EveryKeyWithEveryKindOfValue) {
   const Json values =
       Json::parse(R"([null, true, false, 0, 1, 3, 50, -1, 0.3, "", "yarn", [], [1], {}])");
@@ -195,12 +195,12 @@ TEST(Config, EveryKeyWithEveryKindOfValue) {
   EXPECT_GT(refused, 500);
 }
 
-// Flags select the first family that can hold the model, or could without dropout; if none can, the
-// program's own, which can hold any.
+// Flags select the first family that can represent the model, or could without dropout; if none
+// can, the program's own family, which can represent any model.
 TEST(Config, FlagsHaveAFamily) {
   ModelFlags flags{.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");
-  flags.normalization = nn::Normalization::rms_norm;  // no family has it with learned positions
+  flags.normalization = nn::Normalization::rms_norm;  // with learned positions, in no family
   const Model own = model_from_flags(flags, 8);
   EXPECT_EQ(own->family(), "megatron");
   EXPECT_EQ(model_from_config_json(own->config_json(DType::f32))->describe(), own->describe());
@@ -208,7 +208,7 @@ TEST(Config, FlagsHaveAFamily) {
   flags.swiglu = true;
   flags.add_bias_linear = false;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
-  // Without flags the dropouts are what the family can say.
+  // Without flags, dropouts get a value that the family can represent.
   EXPECT_EQ(model_from_flags(flags, 8)->facts().hidden_dropout, 0);
   EXPECT_EQ(model_from_flags(flags, 8)->facts().attention_dropout, 0.1);
   EXPECT_NO_THROW(model_from_flags(flags, 8)->config_json(DType::f32));
@@ -246,7 +246,7 @@ TEST(Config, ContextLengthFollowsTheScaling) {
   EXPECT_EQ(length("gpt_oss", 128, ""), 128);      // YaRN by 4 over 32
 }
 
-// As in transformers, where such a block means no scaling.
+// As in transformers, such a block means no scaling.
 TEST(Config, AFactorWithoutATypeScalesNothingAndIsTold) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     Json config = config_of("llama");
@@ -259,7 +259,7 @@ TEST(Config, AFactorWithoutATypeScalesNothingAndIsTold) {
   }
 }
 
-// transformers reads the key for Gemma 2 alone.
+// transformers reads the key only for Gemma 2.
 TEST(Config, Gemma3HasNoSoftCapOfScores) {
   Json config = config_of("gemma3_text");
   config.set("attn_logit_softcapping", 50.0);
@@ -282,7 +282,7 @@ TEST(Config, ContextLengthCanBeSet) {
   EXPECT_THROW(model->with({.context_length = int64_t{1} << 40}), Error);
 }
 
-// A family stays what config.json said, whatever changes in the model.
+// A model keeps the family of its config.json, whatever is changed in it.
 TEST(Config, ChangesKeepTheFamily) {
   const Model model = model_from_config_json(config_of("llama"));
   const Model other = model->with({.num_layers = 1, .hidden_dropout = 0.5});
@@ -290,7 +290,7 @@ TEST(Config, ChangesKeepTheFamily) {
   EXPECT_EQ(other->num_layers(), 1);
   EXPECT_EQ(other->facts().hidden_dropout, 0.5);
   EXPECT_EQ(other->hidden_size(), model->hidden_size());
-  EXPECT_THROW(other->config_json(DType::f32), Error);  // it has no hidden dropout
+  EXPECT_THROW(other->config_json(DType::f32), Error);  // the family has no hidden dropout
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(Facts, OfExperts) {
   EXPECT_TRUE(testing::has(everywhere.summary(), "hidden 48, 8 experts of 20, 3 per token"));
 }
 
-// Flags say something of a model by what they change, whatever else it has.
+// Flags describe a difference of a model by what they change, whatever else the model has.
 TEST(Facts, FlagsDisagree) {
   const Model model = model_from_flags(llama_flags(), 32);
   const auto stated = [&](const std::function<void(ModelFlags&)>& change) {
@@ -70,7 +70,7 @@ TEST(Facts, FlagsDisagree) {
   EXPECT_EQ(stated([](ModelFlags&) {}), "{}{}");
   EXPECT_EQ(stated([](ModelFlags& f) {
               f = llama_flags();
-              f.ffn_hidden_size.reset();  // which follows from the model's width otherwise
+              f.ffn_hidden_size.reset();  // by default, it follows from the model's width
             }),
             "{}{}");
   EXPECT_EQ(stated([](ModelFlags& f) { f.num_layers = 5; }),

@@ -1,5 +1,5 @@
-// Every family, and decoders of every part: against the plain oracle, counted, described and read
-// back.
+// Every family, and decoders with every feature: compared with the plain oracle, counted, described
+// and read back.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@
 namespace megatron::models {
 namespace {
 
-// Losses of the composition in fp64 by reference kernels, and of the oracle.
+// Compares losses of the composition in fp64, by reference kernels, with the oracle.
 TEST(Families, AgreeWithThePlainOracle) {
   auto models = testing::family_models();
   models.emplace_back("qwen2 with a score head",
@@ -42,7 +42,7 @@ TEST(Families, AgreeWithThePlainOracle) {
         }
       });
     }
-    // Labels of a classifier are its classes.
+    // A classifier's labels are its classes.
     const testing::TinyConfig sizes{.vocab_size = model->score_labels() > 0 ? model->score_labels()
                                                                             : model->vocab_size()};
     const nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
@@ -58,7 +58,7 @@ TEST(Families, AgreeWithThePlainOracle) {
           model->plain_losses(weights, part(batch.tokens), part(batch.labels));
       for (int64_t t = 0; t < length; ++t) {
         const double loss = losses[static_cast<size_t>(b * length + t)];
-        if (loss == 0) continue;  // of weight 0
+        if (loss == 0) continue;  // has weight 0
         EXPECT_NEAR(loss, plain[static_cast<size_t>(t)], 1e-10 * std::abs(loss))
             << name << " " << t;
       }
@@ -66,7 +66,7 @@ TEST(Families, AgreeWithThePlainOracle) {
   }
 }
 
-// Llama 4 normalises heads after it has rotated them, so that the amplitude of the angles is lost.
+// Llama 4 normalizes heads after rotating them, so that the amplitude of the angles is lost.
 TEST(Families, NormsWithoutWeightsUndoTheAmplitude) {
   const auto losses = [](double amplitude) {
     DecoderValue value = testing::plain_decoder();
@@ -101,7 +101,8 @@ TEST(Families, ParametersAreCounted) {
   }
 }
 
-// A description says all of a value, and a saved config.json all that its family needs.
+// A description contains everything about a model, and a saved config.json all that its family
+// needs.
 TEST(Families, DescriptionsComeBack) {
   for (const auto& [name, value] : testing::other_decoders()) {
     EXPECT_EQ(to_json(decoder_from_json(to_json(value))), to_json(value)) << name;
@@ -114,7 +115,7 @@ TEST(Families, DescriptionsComeBack) {
     const Model model = model_from_config_json(testing::family_config(name));
     const DecoderValue value = decoder_from_json(model->describe());
     EXPECT_EQ(to_json(value), model->describe()) << name;
-    // Each family can hold what it read, and GPT-2 nothing of the others.
+    // Each family can represent what it reads, and GPT-2 none of the other models.
     EXPECT_EQ(obstacle(family_named(model->family()), value), "") << name;
     EXPECT_EQ(obstacle(family_named("gpt2"), value).empty(), model->family() == "gpt2") << name;
   }
@@ -169,7 +170,7 @@ TEST(Families, ScoreHeads) {
   require_language_model(model_from_config_json(testing::family_config("qwen2")),
                          "megatron generate");
   for (const char* problem : {"multi_label_classification", "regression"}) {
-    Json config = testing::qwen2_classifier();  // of three labels
+    Json config = testing::qwen2_classifier();  // with three labels
     config.set("problem_type", problem);
     EXPECT_THROW(model_from_config_json(config), Error) << problem;
   }
@@ -248,7 +249,7 @@ TEST(Families, OfFlagsAreTheFirstThatCanHoldThem) {
   flags.rotary_percent = 0.5;
   flags.model_family = "phi3";
   EXPECT_EQ(family(), "phi3");
-  // Its file states the scale of scores that the flags leave at its default.
+  // Its file states the scale of scores, which the flags leave at its default.
   flags.rotary_percent = 1;
   flags.model_family = "granite";
   EXPECT_EQ(family(), "granite");

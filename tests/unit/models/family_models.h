@@ -1,5 +1,5 @@
-// Families of decoders: golden directories of Hugging Face's, and values that no family's file
-// says.
+// Families of decoders: Hugging Face's golden directories, and features that no family's file can
+// represent.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace megatron::testing {
 
-// Directories of the golden vectors `hf` that differ in more than how they are stored.
+// Directories of the golden vectors `hf` that differ in more than their storage.
 inline constexpr const char* kFamilyDirectories[] = {
     "gpt2",     "llama",      "llama3",    "llama_linear", "llama_dynamic", "llama_yarn",
     "mistral",  "qwen2",      "qwen3",     "gemma2",       "gemma3_text",   "phi3",
@@ -163,7 +163,8 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
   return all;
 }
 
-// The form that this program writes, for a family without a golden directory whose layers differ.
+// The configuration that this program writes, for a family whose layers differ and that has no
+// golden directory.
 inline Json written_config(const std::string& family) {
   models::DecoderValue value = plain_decoder();
   for (models::LayerValue& layer : value.layers) layer.mlp()->ffn = 256;

@@ -1,4 +1,4 @@
-// config.json there and back: what is written is what transformers wrote.
+// config.json is read and written back as transformers wrote it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,7 +15,7 @@ Json golden_config(const std::string& name) {
   return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
 }
 
-// Keys that no shape depends on, or that have one supported value.
+// Keys that affect no shape, or that have only one supported value.
 const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "bos_token_id",
                                                 "classifier_dropout",
@@ -33,8 +33,8 @@ const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "summary_use_proj",
                                                 "transformers_version",
                                                 "use_cache"};
-// Keys of a score head only, keys written for older readers, and keys that a file may leave to
-// their default.
+// Keys of a score head only, keys written for older readers, and keys that a file may omit if they
+// have their default.
 const std::set<std::string_view> kEither = {"pad_token_id", "rope_theta", "head_dim",
                                             "max_window_layers", "use_bidirectional_attention"};
 
@@ -65,7 +65,7 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
 }
 
 // Configurations written before transformers 5 have the same meaning and are written back in their
-// form.
+// own form.
 TEST(HuggingFaceConfig, OlderFormsAreReadAndWritten) {
   for (const char* name :
        {"llama", "llama3", "llama_linear", "llama_yarn", "phi3", "nemotron", "qwen3"}) {
@@ -96,7 +96,7 @@ TEST(HuggingFaceConfig, OlderFormsAreReadAndWritten) {
   }
 }
 
-// GPT-NeoX has names of its own for what others call rope_theta and partial_rotary_factor.
+// GPT-NeoX uses its own names for rope_theta and partial_rotary_factor.
 TEST(HuggingFaceConfig, GptNeoxKeepsItsOlderKeys) {
   const Json now = golden_config("gpt_neox");
   Json older = now;

@@ -1,4 +1,4 @@
-// Flags of what balances experts: what they become, and which are refused.
+// Flags for the balance of experts: the resulting settings, and refused combinations.
 #include "models/moe_flags.h"
 
 #include <gtest/gtest.h>

@@ -112,7 +112,7 @@ TEST(ModelPlacement, OfEachElementOneRankCounts) {
   }
 }
 
-// Shards that begin and end anywhere hold the bits that the whole parameter has there.
+// Shards that begin and end anywhere hold the same bits as that range of the whole parameter.
 TEST(ModelPlacement, ShardsBeginAsTheirParameterDoes) {
   for (const DType type : {DType::f64, DType::bf16}) {
     for (const Case& c : cases()) {

@@ -1,4 +1,4 @@
-// Recompute and offload change no bit. Bytes and products equal those of the formulas.
+// Recompute and offload change no bit. Bytes and products match the formulas.
 #include <gtest/gtest.h>
 
 #include "kernels/observer.h"
@@ -31,7 +31,7 @@ struct Result {
   std::vector<double> losses;
   std::vector<std::vector<double>> gradients;
   int64_t kept = 0, host = 0;  // bytes between forward and backward
-  double flops = 0;            // of forward and backward
+  double flops = 0;            // in forward and backward
   std::vector<std::string> spans;
 };
 
@@ -113,7 +113,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
   }
   int64_t mlp_bytes() const { return rows(up_columns()) + rows(config.ffn_hidden_size); }
   int64_t norm_bytes() const { return 2 * (rows(config.hidden_size) + statistics()); }
-  // Bytes of a layer: both residual sums, queries, keys and values, and the above.
+  // Bytes of a layer: both residual sums, queries, keys and values, and the bytes above.
   int64_t layer_bytes() const {
     return 2 * rows(config.hidden_size) + rows(qkv_columns()) + attention_bytes() + mlp_bytes() +
            norm_bytes();
@@ -201,7 +201,7 @@ TEST_P(RecomputeTest, OffloadedLayersComeBackOneAhead) {
   struct Watch final : SpanListener {
     explicit Watch(const Arena& arena) : host(arena) {}
     const Arena& host;
-    std::vector<int64_t> bytes;  // where backward enters a layer
+    std::vector<int64_t> bytes;  // bytes held when backward enters a layer
     void enter(const Span& span, Pass pass) override {
       if (pass == Pass::backward && span.name.starts_with("layers."))
         bytes.push_back(host.in_use());
@@ -242,7 +242,7 @@ TEST_P(RecomputeTest, SpansOfSingleLayersAreTold) {
   EXPECT_EQ(run(selective({"core_attn", "mlp", "layernorm"})).spans, none.spans);
 }
 
-// A plan is a run on meta: it finds the very marks.
+// A plan is a run on meta: it finds exactly the same marks.
 TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
   const auto marks = [this](DeviceKind device, const Options& options) {
     Runtime runtime({device, 0}, 1);
@@ -280,7 +280,7 @@ TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
   }
 }
 
-// A chunk without embedding and head: its first layers are recomputed, too.
+// A chunk without embedding and head: its first layers are recomputed too.
 TEST_P(RecomputeTest, MiddleChunk) {
   const auto chunk = [this](const Options& options) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);

@@ -1,4 +1,4 @@
-// Loads, drops and biases of a layer whose router is fixed, against counts by hand.
+// Loads, drops and biases of a layer with a fixed router, compared with counts made by hand.
 #include "nn/expert_load.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ MoeConfig layer_config() {
   return {.experts = kExperts, .choices = 2, .correction_bias = true, .expert = {.ffn = 4}};
 }
 
-// Tokens are of two kinds: the first goes to experts 0 and 1, the second to 3 and 2.
+// There are two kinds of tokens: the first goes to experts 0 and 1, the second to 3 and 2.
 class ExpertLoadTest : public ::testing::Test {
  protected:
   explicit ExpertLoadTest(const RouterTraining& training = {})
@@ -66,7 +66,7 @@ class ExpertLoadTest : public ::testing::Test {
     return 0;
   }
 
-  const Batch batch_{.layout = {.sequences = 1, .length = kRouted}};  // backward reads it, too
+  const Batch batch_{.layout = {.sequences = 1, .length = kRouted}};  // backward reads it too
   RouterTraining training_;
   Runtime runtime_{{DeviceKind::cpu}, 1};
   Builder builder_{runtime_,
@@ -93,7 +93,7 @@ TEST_F(ExpertLoadTest, IsExpertsOverChoicesWhereAllTokensGoToTheSame) {
     EXPECT_NE(m.name, kDroppedShare);
 }
 
-// 6, 6, 2, 2 choices and 8, 8, 0, 0: the step's are 14, 14, 2, 2 of a mean of 8.
+// Choices are 6, 6, 2, 2 and 8, 8, 0, 0, so the step has 14, 14, 2, 2 with a mean of 8.
 TEST_F(ExpertLoadTest, IsThatOfAllMicroBatches) {
   forward(kUneven);
   EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);
@@ -124,7 +124,7 @@ class DroppedShareTest : public ExpertLoadTest {
   DroppedShareTest() : ExpertLoadTest({.capacity_factor = 1}) {}
 };
 
-// An expert takes 4: of 6, 6, 2, 2 choices 4 are dropped, of 8, 8 half.
+// An expert accepts 4 tokens: 4 of the choices 6, 6, 2, 2 are dropped, and half of 8, 8.
 TEST_F(DroppedShareTest, IsOfAllChoices) {
   forward(kUneven);
   EXPECT_EQ(figure(kDroppedShare), 4 / 16.0);
@@ -144,7 +144,7 @@ TEST_F(LargeCapacityTest, DropsNothing) {
   EXPECT_EQ(figure(kDroppedShare), 0);
 }
 
-// One rank's experts take all choices, for which any factor makes room.
+// One rank's experts get all choices, and any factor provides room for them.
 class RankCapacityTest : public ExpertLoadTest {
  protected:
   RankCapacityTest() : ExpertLoadTest({.rank_capacity_factor = 1}) {}
@@ -155,7 +155,7 @@ TEST_F(RankCapacityTest, OfOneRankIsNeverReached) {
   EXPECT_EQ(figure(kExpertLoad), 2);
 }
 
-// Buffer for 10 rows: only 10 of the 16 choices fit, on two ranks that both report it.
+// The buffer has 10 rows: only 10 of the 16 choices fit, on two ranks that both report it.
 TEST(ExpertMetrics, LetAStepFailWithChoicesThatFoundNoRoom) {
   const auto definitions = expert_metrics({{5, 2, false}}, {.rank_capacity_factor = 1.25});
   ASSERT_EQ(definitions.size(), 1u);
@@ -175,7 +175,7 @@ TEST(ExpertMetrics, LetAStepFailWithChoicesThatFoundNoRoom) {
         "a larger factor (2.23 is enough for this step), or without the flag",
         "20 rows, enough for any load"})
     EXPECT_NE(failure().find(part), std::string::npos) << failure();
-  tally[8] = 28;  // any load needs 14 rows: no factor below the one for these is sure to be enough
+  tally[8] = 28;  // any load needs 14 rows: no smaller factor is certain to be enough
   EXPECT_NE(failure().find("a larger factor, or without the flag"), std::string::npos) << failure();
   tally[2] = 12;
   EXPECT_NO_THROW(definitions[0].check(5, tally));

@@ -1,6 +1,6 @@
-// A feed-forward block whose tokens pass in chunks gives the bits of the whole on the host, for any
-// activation, type and number of chunks, with gradients that have a value before, and with weight
-// gradients computed later; its wide results take the memory of one chunk.
+// A feed-forward block that processes its tokens in chunks gives the same bits as the whole block
+// on the host, for any activation, type and number of chunks, with gradients that already have a
+// value, and with deferred weight gradients. Its wide results take the memory of one chunk.
 #include <gtest/gtest.h>
 
 #include "base/philox.h"
@@ -33,8 +33,8 @@ class MlpChunks : public ::testing::TestWithParam<DType> {
   static constexpr int64_t kTokens = 70, kHidden = 40;
   struct Result {
     std::vector<std::vector<double>> values;  // y twice, dx, then each parameter's gradient
-    // Bytes of the first micro-batch above those of x: most in a pass without backward, between
-    // forward and backward, and most in all.
+    // Bytes of the first micro-batch in addition to x: the peak of a pass without backward, between
+    // forward and backward, and the overall peak.
     int64_t forward = 0, kept = 0, most = 0;
   };
 
@@ -91,8 +91,7 @@ class MlpChunks : public ::testing::TestWithParam<DType> {
     }
     for (const auto& p : placed) {
       EXPECT_EQ(p->parameter.uses[0].micro_batches, p->parameter.trainable ? 2 : 0);
-      if (p->parameter.trainable)
-        result.values.push_back(to_doubles(p->parameter.uses[0].grad));
+      if (p->parameter.trainable) result.values.push_back(to_doubles(p->parameter.uses[0].grad));
     }
     return result;
   }
@@ -115,8 +114,8 @@ TEST_P(MlpChunks, HaveFrozenWeights) {
           << v.name << ", " << frozen;
 }
 
-// Seven chunks of ten rows, and seven slices of 32 columns: of a gated block's inner results, of
-// twice the width, and the activation's, there are at most 3 at once forward and 5 backward.
+// Seven chunks of ten rows, and seven slices of 32 columns. At most 3 buffers for a gated block's
+// inner results (twice as wide) and the activation's exist at once in forward, and 5 in backward.
 TEST_P(MlpChunks, TakeTheMemoryOfOneChunk) {
   const MlpConfig& config = kVariants[2].config;
   const Result whole = run(config, 1), chunked = run(config, 7);

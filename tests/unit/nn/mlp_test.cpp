@@ -1,5 +1,5 @@
-// The feed-forward block of a GPT, whose gelu belongs to its products, is the block that computes
-// it apart, bit for bit on the host; and so it is when it, or its gelu, is recomputed.
+// The feed-forward block of a GPT with gelu fused into its products is bit-identical on the host to
+// the unfused block, also if it or its gelu is recomputed.
 #include "nn/mlp.h"
 
 #include <gtest/gtest.h>

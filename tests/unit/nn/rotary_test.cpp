@@ -1,5 +1,5 @@
-// Tables of rotary angles on the host have rows for the texts there are, whatever number of
-// positions a model claims.
+// Rotary tables on the host have rows for the existing texts, whatever number of positions a model
+// claims.
 #include "nn/rotary.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kClaimed = 1 << 27, kHead = 4;
 
-// The cosine of a pair's angle at the last position of a text.
+// The cosine of a pair's angle at a text's last position.
 double last_cosine(const RotaryTables& tables, int64_t length, int64_t pair) {
   const RotaryTable table = tables.of(length);
   const int64_t row = std::min(length, table.cos.size(0)) - 1;

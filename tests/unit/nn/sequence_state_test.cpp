@@ -67,7 +67,7 @@ class State : public ::testing::Test {
     return values;
   }
   std::vector<float> whole(const Tensor& x) { return run(x, counting(0, x.size(0))); }
-  // Tokens of x for the sequence of these pages.
+  // Reads tokens of x for the sequence with these pages.
   std::vector<float> next(const Tensor& x, const std::vector<int32_t>& pages, int64_t begin,
                           int64_t count) {
     const SequencePart part{.begin = begin, .count = count, .tables = {pages}};
@@ -96,7 +96,7 @@ TEST_F(State, AttentionInPiecesIsAttentionAtOnce) {
   }
 }
 
-// Sequences that have read 2, 33 and 40 tokens, in one pass of 3, 3 and 1 more.
+// Sequences that have read 2, 33 and 40 tokens read 3, 3 and 1 more in one pass.
 TEST_F(State, PartsOfSeveralSequencesDoNotMeet) {
   const Tensor x = floats(9, 1), y = floats(36, 2), z = floats(41, 3);
   const std::vector<float> of_x = whole(x), of_y = whole(y), of_z = whole(z);
@@ -123,7 +123,7 @@ TEST_F(State, PartsOfSeveralSequencesDoNotMeet) {
   EXPECT_EQ(rows(out, 6, 1), rows(of_z, 40, 1));
 }
 
-// With block tables that are wider than any sequence needs, at a place of the caller's.
+// Block tables are wider than any sequence needs, and in memory of the caller.
 TEST_F(State, PaddingSeesNothingAndIsPutNowhere) {
   const Tensor x = floats(4, 1);
   const std::vector<float> expected = whole(x);

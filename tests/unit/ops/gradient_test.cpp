@@ -1,4 +1,5 @@
-// Gradients of every op by central differences, and the CPU's attention against the reference.
+// Checks the gradient of every op by central differences, and the CPU's attention with the
+// reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +51,7 @@ TEST(Gradient, CheckNoticesAWrongGradient) {
   }
 }
 
-// Output and gradients of q, k, v of attention.
+// Output of attention and gradients of q, k, v.
 std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool causal, bool confined) {
   Tape tape(runtime);
   const Var q = tape.leaf(drawn(runtime, {2, 37, 6, 8}, type, 1)),
@@ -84,7 +85,7 @@ TEST(Attention, OfTheCpuIsTheReferences) {
   }
 }
 
-// Output and gradient of packed heads, as one op or as two.
+// Output and gradient of packed heads, computed by one op or by two.
 std::vector<std::vector<double>> attend_packed(Runtime& runtime, DType type, bool rotates,
                                                bool split) {
   constexpr int64_t kBatch = 2, kLength = 37, kHeads = 6, kKeyHeads = 3, kSize = 8;
@@ -128,7 +129,7 @@ TEST(Attention, OfPackedHeadsIsThatOfItsParts) {
   }
 }
 
-// Enough rows for several chunks of the loss: the result is that of one.
+// Enough rows for several chunks of the loss: the result equals that of one chunk.
 TEST(LinearCrossEntropy, ChunksDoNotShow) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);
   constexpr int64_t kTokens = 4100, kVocabulary = 11, kHidden = 4;

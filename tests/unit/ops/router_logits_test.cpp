@@ -1,4 +1,4 @@
-// Router logits with sums in f64, of f32 and bf16 numbers, against the same in f64.
+// Compares router logits of f32 and bf16 numbers, summed in f64, with a computation in f64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ struct Results {
   std::vector<double> logits, dx, dw, db;
 };
 
-// Values are those of bf16, so that every type has them; weight gradients are added to a half.
+// Values are representable in bf16, so that every type has them; weight gradients are added to 0.5.
 Results results_of(DeviceKind device, DType type, bool double_sums) {
   Runtime runtime({device, 0}, 2);
   const auto made = [&](const char* name, Shape shape, DType of) {
@@ -47,7 +47,7 @@ Results results_of(DeviceKind device, DType type, bool double_sums) {
           to_doubles(b.uses[0].grad)};
 }
 
-// Units in the last place of f32, of the worst element.
+// Error of the worst element in units of f32's last place.
 double worst_ulps(const std::vector<double>& got, const std::vector<double>& want) {
   double worst = 0;
   for (size_t i = 0; i < want.size(); ++i)

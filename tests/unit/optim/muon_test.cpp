@@ -1,4 +1,4 @@
-// Muon against plain loops, and what its iterations make of singular values.
+// Compares Muon with plain loops, and checks its iterations' effect on singular values.
 #include "optim/muon.h"
 
 #include <gtest/gtest.h>
@@ -99,8 +99,8 @@ double distance(const Matrix& a, const Matrix& b) {
   return std::sqrt(squares / norm);
 }
 
-// Wide, tall and square matrices, in each precision: plain products of [rows, columns] are the
-// oracle.
+// Wide, tall and square matrices in each precision, compared with plain products of [rows,
+// columns].
 TEST(Muon, IterationsArePlainProducts) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);
   for (const auto& [rows, columns] : {std::pair{5, 9}, {9, 5}, {33, 33}, {1, 7}, {70, 3}}) {
@@ -123,7 +123,7 @@ TEST(Muon, IterationsArePlainProducts) {
   }
 }
 
-// Every set brings singular values of a random matrix near 1.
+// Every coefficient set brings the singular values of a random matrix near 1.
 TEST(Muon, SingularValuesBecomeOne) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   parallel::ParameterSpec placed = make(runtime, 12, 40, DType::f32, "w");
@@ -215,7 +215,7 @@ TEST(Muon, ARehearsalMakesTheProductsOfAnUpdateAndChangesNothing) {
   EXPECT_EQ(updated(true), updated(false));
 }
 
-// Rules by role, learning rates by role, states by rule.
+// Rules and learning rates depend on the role, and states on the rule.
 TEST(Optimizer, EmbeddingAndOutputAreApart) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   parallel::ParameterSpec hidden = make(runtime, 8, 6, DType::bf16, "hidden"),

@@ -1,4 +1,4 @@
-// Learning rates of a model that is wider than the one whose rates it takes over.
+// Learning rates of a model that is wider than the model for which they were chosen.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ std::vector<std::vector<float>> run(OptimizerConfig config, double width_multipl
   return values;
 }
 
-// Gradients are as small as eps, so that eps has its part in the result.
+// Gradients are as small as eps, so that eps affects the result.
 TEST(MuP, ScalesRatesAndEpsilonOfAdam) {
   const OptimizerConfig config{.adam_eps = 1e-7};
   OptimizerConfig narrow = config;
@@ -65,7 +65,7 @@ TEST(MuP, ScalesRatesOfMatricesOrOfAllElse) {
   EXPECT_EQ(run(lion, 4, 1e-2)[1], run(lion, 1, 1e-2)[1]);
 }
 
-// Muon's update has the size of the matrix; what it does not take is Adam's.
+// Muon's update scales with the matrix; Adam handles the other parameters.
 TEST(MuP, LeavesMuonsMatrices) {
   const OptimizerConfig muon{.method = Method::muon};
   EXPECT_EQ(run(muon, 4, 1e-2)[0], run(muon, 1, 1e-2)[0]);

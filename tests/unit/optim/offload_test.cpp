@@ -1,4 +1,4 @@
-// State in host memory: the same bits, and the bytes that the fraction says.
+// State in host memory: the same bits, and as many bytes as the fraction says.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -22,7 +22,7 @@ void fill(Tensor& t, const std::string& name) {
 struct Case {
   Method method;
   DType type;
-  int64_t rows = 0;  // of the first matrix; the second is [5, 7], then a bias [7]
+  int64_t rows = 0;  // rows of the first matrix; the second is [5, 7], then a bias [7]
 };
 
 struct Result {
@@ -73,12 +73,12 @@ Result run(const Case& c, double fraction) {
 }
 
 TEST(OffloadedState, SameBitsAndTheBytesOfItsShare) {
-  // The first matrix has most of the elements; in its larger form it comes in two pieces.
+  // The first matrix has most of the elements; the larger one is processed in two pieces.
   constexpr int64_t kLarge = 110000, kSmall = 50;
   const auto room = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const struct {
     Case c;
-    int64_t bytes;  // of state, of an element
+    int64_t bytes;  // bytes of state per element
   } cases[] = {{{Method::adam, DType::f32, kLarge}, 8},  {{Method::adam, DType::bf16, kLarge}, 10},
                {{Method::adam, DType::f16, kSmall}, 12}, {{Method::adam, DType::f64, kSmall}, 16},
                {{Method::lion, DType::bf16, kSmall}, 6}, {{Method::sgd, DType::f32, kSmall}, 4},

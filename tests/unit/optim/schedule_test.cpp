@@ -1,4 +1,4 @@
-// Schedules against Megatron-LM's (tests/golden/vectors/lr/README.md).
+// Compares schedules with Megatron-LM's (tests/golden/vectors/lr/README.md).
 #include "optim/schedule.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ void expect_near(double value, double expected, const std::string& what) {
       << what << ": " << value << " " << expected;
 }
 
-// The rate and the weight decay of each group of a case's points.
+// Learning rate and weight decay of each group at a case's points.
 void compare(const Json& c, LearningRate rate, DecayIncrease increase, int& compared) {
   const Json none = Json::Array{Json::Object{}};
   const auto& groups = (c.contains("groups") ? c["groups"] : none).as_array();
@@ -126,7 +126,7 @@ TEST(Schedule, RefusesWhatMegatronRefuses) {
     if (!c.contains("error")) continue;
     const auto style = decay_style(c["lr_decay_style"].as_string());
     const auto increase = increase_style(c["wd_incr_style"].as_string());
-    if (!style || !increase) continue;  // no such choice of the flag
+    if (!style || !increase) continue;  // the flag has no such value
     EXPECT_THROW(
         {
           learning_rate(c, *style).check();

@@ -71,7 +71,7 @@ TEST(PlaceLayers, AsMegatronDoes) {
     placement.count_embedding = is_set(entry, "emb");
     placement.count_loss = is_set(entry, "loss");
     const int64_t layers = *number(entry, "layers");
-    // It finds that a layer lies nowhere elsewhere.
+    // Megatron-LM detects a layer without a place elsewhere.
     if (entry.contains("error") || !entry["covers_every_layer_once"].as_bool()) {
       EXPECT_THROW(place_layers(layers, shape, placement), Error) << entry.dump();
       ++refused;
@@ -84,7 +84,7 @@ TEST(PlaceLayers, AsMegatronDoes) {
   EXPECT_EQ(refused, 8);
 }
 
-// A layout that the fixture gives as lists of names.
+// Text of a layout that the fixture gives as lists of names.
 std::string text_of(const Json& layout) {
   if (layout.is_string()) return layout.as_string();
   std::string text;
@@ -116,7 +116,7 @@ TEST(PlaceLayers, ByMegatronsLayouts) {
     }
     if (number(entry, "mtp")) {
       const size_t m = placement.layout.find('m');
-      if (m == std::string::npos) continue;  // its number of MTP layers is another flag's
+      if (m == std::string::npos) continue;  // another flag sets its number of MTP layers
       expect_error(layers, shape, placement, {fmt::format("'m' at character {}", m + 1), "MTP"});
       ++mtp;
     } else if (entry.contains("error")) {

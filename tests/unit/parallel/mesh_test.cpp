@@ -22,7 +22,7 @@ Lists shifted_lists(const Json& json, int offset = 0) {
       lists.back().push_back(static_cast<int>(rank.as_integer()) - offset);
   }
   std::sort(lists.begin(),
-            lists.end());  // ours ascend by first rank; theirs come in order of creation
+            lists.end());  // here in ascending order of first rank, there in order of creation
   return lists;
 }
 
@@ -31,11 +31,11 @@ int degree(const Json& entry, std::string_view key, int absent) {
   return found == nullptr ? absent : static_cast<int>(found->as_integer());
 }
 
-// "dp-cp", in any order.
+// Returns the set for a name such as "dp-cp", in any order.
 AxisSet axes_named(const std::string& tokens) {
   constexpr Axis kAll[] = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
   const auto has = [&](Axis axis) { return tokens.find(name(axis)) != std::string::npos; };
-  // An AxisSet is made of a list; an absent axis is replaced by one that is there.
+  // An AxisSet is made from a list; an absent axis is replaced by one that is present.
   const Axis any = *std::find_if(std::begin(kAll), std::end(kAll), has);
   const auto pick = [&](Axis axis) { return has(axis) ? axis : any; };
   return {pick(Axis::tp), pick(Axis::cp), pick(Axis::ep), pick(Axis::dp), pick(Axis::pp)};
@@ -73,8 +73,8 @@ TEST(RankLists, OfMegatronsRankGenerator) {
       continue;
     }
     if (entry.contains("error")) {
-      // It refuses cp and ep in one generator; ours are two views, so only the other refusal is one
-      // of ours.
+      // Megatron-LM refuses cp and ep in one generator. Here they are two views, so only its other
+      // refusal applies.
       if (layout.ep > 1) continue;
       EXPECT_THROW(rank_lists(layout, world, Axis::tp), Error) << entry.dump();
       continue;

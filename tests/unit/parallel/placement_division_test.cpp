@@ -118,7 +118,7 @@ TEST(FirstElement, IsThatOfTheSlice) {
   EXPECT_EQ(spec.first_element(), -1);
 }
 
-// Rows of several slices, of padding and of none.
+// Rows covered by several slices, by padding only, and by nothing.
 TEST(Narrowed, RowsThatNoTensorCovers) {
   Placement padded;
   padded.tensors = {{"table", {5, 2}, {{0, {{0, 0, 5}}}}}};

@@ -28,10 +28,10 @@ struct Host {
   }
 };
 
-// Canonical values by tensor name and element; 1e30 where no rank has given one.
+// Canonical values by tensor name and element; 1e30 if no rank has set them.
 using Canonical = std::map<std::string, std::vector<double>>;
 
-// Puts a rank's values in; each element that two ranks hold must agree.
+// Adds a rank's values; elements held by two ranks must agree.
 void collect(const ParameterSpec& placed, Canonical& all) {
   const std::vector<double> values = to_doubles(placed.parameter.value);
   for_each_run(placed,
@@ -47,8 +47,8 @@ void collect(const ParameterSpec& placed, Canonical& all) {
                });
 }
 
-// Fused q, k, v: 8 query heads and 2 key-value heads of 4 rows, rank's share of each; with tp 4 two
-// ranks hold the same key head.
+// Fused q, k, v with 8 query heads and 2 key-value heads of 4 rows: a rank's share of each. With tp
+// 4, two ranks hold the same key head.
 std::vector<CanonicalTensor> qkv(int tp, int rank, int64_t hidden) {
   const int64_t q = 32 / tp, kv = std::max<int64_t>(4, 8 / tp), kv_begin = rank * 8 / tp / 4 * 4;
   return {{"q", {32, hidden}, {{0, {{rank * q, 0, q}}}}},
@@ -93,7 +93,7 @@ TEST(Initialize, ColumnSlicesAndTransposedTensors) {
     for (int rank = 0; rank < ranks; ++rank) {
       Host host;
       const int64_t n = 8 / ranks;
-      // `transposed` is about the disk: the logical order decides.
+      // `transposed` only concerns the file: the logical order decides.
       ParameterSpec p =
           host.placed({3, n}, DType::f32, {{"o", {3, 8}, {{1, {{rank * n, 0, n}}}}, rank == 1}});
       initialize(p, kSeed, host.runtime.stream());
@@ -166,18 +166,18 @@ TEST(ForEachRun, JoinsWhatIsContiguousInBoth) {
             (std::vector<Stretch>{{"a", 0, 0, 12}}));
   EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, {{1, {{0, 0, 3}}}}}})),
             (std::vector<Stretch>{{"a", 0, 0, 12}}));
-  // Columns 2..3 of 4: a run a row.
+  // Columns 2..3 of 4: one run per row.
   EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {2, 4}, {{1, {{2, 0, 2}}}}}})),
             (std::vector<Stretch>{{"a", 2, 0, 2}, {"a", 6, 2, 2}}));
-  // Two slices of the axis, given out of order, adjacent in the canonical tensor but not here; an
-  // empty one.
+  // Two slices of the axis, given out of order and adjacent in the canonical tensor but not here;
+  // and an empty one.
   EXPECT_EQ(runs(host.placed({4, 2}, DType::f32,
                              {{"a", {6, 2}, {{0, {{3, 0, 1}, {2, 2, 1}, {0, 0, 0}}}}}})),
             (std::vector<Stretch>{{"a", 4, 4, 2}, {"a", 6, 0, 2}}));
-  // Two that are adjacent in both.
+  // Two slices that are adjacent in both.
   EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {6, 2}, {{0, {{2, 0, 1}, {3, 1, 1}}}}}})),
             (std::vector<Stretch>{{"a", 4, 0, 4}}));
-  // 1-d, and parts after one another.
+  // One dimension, and parts one after another.
   EXPECT_EQ(runs(host.placed({5}, DType::f32,
                              {{"g", {6}, {{0, {{3, 0, 3}}}}}, {"u", {4}, {{0, {{2, 3, 2}}}}}})),
             (std::vector<Stretch>{{"g", 3, 0, 3}, {"u", 2, 3, 2}}));

@@ -15,7 +15,7 @@ namespace megatron::parallel {
 namespace {
 
 struct Counts {
-  int warm_up = 0, live = 0;  // forwards before the first backward; most activations alive
+  int warm_up = 0, live = 0;  // forwards before the first backward; most activations held
 };
 
 Counts check(const Schedule& schedule, int micro_batches) {
@@ -128,7 +128,7 @@ TEST(Schedule, WarmUpsAreMegatrons) {
     const int stages = number(0), chunks = number(1), micro_batches = number(2);
     const int group = number(3) == 0 ? stages : number(3);
     const bool forward_only = number(4) != 0;
-    if (stages == 1 && chunks > 0) continue;  // which it refuses to run
+    if (stages == 1 && chunks > 0) continue;  // Megatron-LM refuses to run it
     for (int stage = 0; stage < stages; ++stage) {
       int warm_up = micro_batches * std::max(chunks, 1);
       if (!forward_only && chunks > 0)
@@ -187,8 +187,8 @@ TEST(Interleaved, RefusalsNameNumbersAndFlags) {
   EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.forward_only(1, 3).size()), 6u);
 }
 
-// The parts of a pair take turns; what is in the pair is never of one micro-batch, all parts run in
-// order, and stages never wait for one another for ever.
+// The parts of a pair alternate, and a pair never contains two parts of the same micro-batch. All
+// parts run in order, and stages never deadlock.
 TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
   using Kind = Action::Kind;
   constexpr int kParts = 4;
@@ -219,7 +219,7 @@ TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
         const int warm_up = interleaved_warm_up(stage, stages, micro_batches, chunks, stages) + 1;
         EXPECT_EQ(live_micro_batches(schedule), std::min(warm_up + 1, chunks * micro_batches));
       }
-      // Every stage is idle only while the first micro-batches come and the last ones go.
+      // A stage is only idle while the first micro-batches arrive and the last ones leave.
       const Simulated step = simulate(shape, micro_batches);
       EXPECT_LE(step.seconds, 3.0 * chunks * (micro_batches + 2.0 * stages)) << stages << chunks;
     }
@@ -248,7 +248,7 @@ TEST(PipelineShape, PiecesAndBack) {
 }
 
 // Narayanan et al. 2019 and 2021: idle time (stages - 1) (forward + backward), divided by the
-// chunks where there are some.
+// number of chunks.
 TEST(Simulate, IdleTimeIsThePapers) {
   for (int stages = 1; stages <= 8; ++stages) {
     for (const int groups : {1, 2, 5}) {
@@ -270,7 +270,7 @@ TEST(Simulate, IdleTimeIsThePapers) {
 
 TEST(Simulate, MessagesTakeTime) {
   const PipelineShape shape{ScheduleKind::one_f_one_b, 3, 1, 0};
-  // One micro-batch goes down and up: two messages each way.
+  // One micro-batch goes down and up the pipeline: two messages in each direction.
   EXPECT_DOUBLE_EQ(simulate(shape, 1, {1, 1, 1, 0.25}).seconds, 3 * 3 + 4 * 0.25);
 }
 

@@ -1,4 +1,4 @@
-// A model checker over the steps of all stages: messages as rendezvous and as buffered.
+// A model checker for the steps of all stages, with synchronous and with buffered messages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,8 +40,8 @@ Message message_of(const PipelineShape& shape, int stage, const Transfer& transf
 }
 
 // Runs the stages by their steps alone, in an order of arrival that `random` chooses. The text
-// says what is wrong; empty when all end. (Stages choose nothing by themselves, so whether they
-// end does not depend on the order: the checks are of what every order meets.)
+// describes what is wrong, and is empty if all stages end. (Stages make no choices of their own, so
+// whether they end does not depend on the order, and the checks hold for every order.)
 class Checker {
  public:
   Checker(const PipelineShape& shape, const Steps& steps, Sends sends, std::mt19937& random)
@@ -60,7 +60,7 @@ class Checker {
   }
 
  private:
-  // One step of some stage that can make one.
+  // Makes one step of a stage that can proceed.
   bool move() {
     const size_t first = random_() % steps_.size();
     for (size_t i = 0; i < steps_.size(); ++i) {
@@ -150,9 +150,9 @@ std::string check(const PipelineShape& shape, const Steps& steps, std::mt19937& 
   return "";
 }
 
-// A send follows the action that made it, only messages between; a receive stands no later than the
-// action that needs it, and could not stand before the action above it, which begins (where
-// receives are begun ahead: ends) before the message is made.
+// A send follows the action that made its message, with only messages between them. A receive comes
+// no later than the action that needs it. It could not come before the action above it, which
+// begins (or ends, if receives are posted ahead) before the message is made.
 void check_places(const PipelineShape& shape, const std::vector<Schedule>& stages,
                   const Steps& steps, Receives receives) {
   const auto intervals = timeline(shape, stages, kPlacingTimes);
@@ -199,7 +199,7 @@ std::vector<Schedule> lists(const PipelineShape& shape, int micro_batches) {
   return stages;
 }
 
-// All actions of a step in an order that chance chose among those in which they can run.
+// All actions of a step, in a random order among those in which they can run.
 std::vector<Schedule> random_lists(const PipelineShape& shape, int micro_batches,
                                    std::mt19937& random) {
   const bool deferred = random() % 2 == 0;
@@ -273,8 +273,8 @@ TEST(Transfers, NoBuiltInScheduleDeadlocks) {
     check_kind(ScheduleKind::interleaved, chunks, random, 3);
 }
 
-// With two stages the one before and the one after are the same: activations and gradients share
-// one channel each way, whose ends see one order.
+// With two stages, the previous and the next stage are the same: activations and gradients share
+// one channel in each direction, and both ends see the same order.
 TEST(Transfers, TwoStagesSeeOneOrderOfMessages) {
   const PipelineShape shape{ScheduleKind::interleaved, 2, 3, 0};
   const Steps steps = with_transfers(shape, lists(shape, 8));
@@ -303,7 +303,7 @@ TEST(Transfers, AStageThatHoldsBothPiecesSendsNothing) {
   for (const Step& step : with_transfers(alone, lists(alone, 4), 0)) EXPECT_FALSE(step.is_transfer);
 }
 
-// The checker itself: orders that are wrong are found.
+// Tests the checker itself: it finds wrong orders.
 TEST(Transfers, PlantedBadOrdersAreFound) {
   std::mt19937 random(3);
   const PipelineShape shape{ScheduleKind::interleaved, 2, 2, 0};
@@ -316,7 +316,7 @@ TEST(Transfers, PlantedBadOrdersAreFound) {
     }
     throw InternalError("no such step");
   };
-  Steps crossed = good;  // two receives change places
+  Steps crossed = good;  // two receives are exchanged
   std::swap(nth(crossed, 1, false, 2), nth(crossed, 1, false, 3));
   EXPECT_NE(check(shape, crossed, random), "");
 
@@ -334,8 +334,8 @@ TEST(Transfers, PlantedBadOrdersAreFound) {
   }
   EXPECT_NE(check(shape, late, random), "");
 
-  // Each receive right before the action that needs it: stages that send to each other at once end
-  // only where sends end at once.
+  // Each receive comes right before the action that needs it: stages that send to each other at the
+  // same time only finish if sends do not block.
   const PipelineShape pair{ScheduleKind::one_f_one_b, 2, 1, 0};
   const auto moved = [](Transfer::Kind kind, int peer, int m) {
     return Step{.is_transfer = true, .action = {}, .transfer = {kind, peer, 0, m}};

@@ -17,7 +17,7 @@ std::vector<Schedule> stage_lists(const PipelineShape& shape, int micro_batches)
   return stages;
 }
 
-// Largest number of micro-batches between forward and weight gradient, both chunks together.
+// Largest number of micro-batches between forward and weight gradient, over both chunks.
 int most_unfinished(const Schedule& schedule) {
   int live = 0, most = 0;
   for (const Action& action : schedule) {
@@ -27,8 +27,8 @@ int most_unfinished(const Schedule& schedule) {
   return most;
 }
 
-// Each action once; forward, backward and weight in this order; each kind in ascending order of
-// micro-batches within a chunk.
+// Each action occurs once, in the order forward, backward, weight; each kind is in ascending order
+// of micro-batches within a chunk.
 void check_order(const Schedule& schedule, int chunks, int micro_batches) {
   std::map<std::pair<Kind, int>, int> next;
   for (const Action& action : schedule) {
@@ -60,8 +60,8 @@ TEST(ZeroBubble, EveryActionOnceAndInOrderForAnyNumberOfMicroBatches) {
   }
 }
 
-// Qi et al. 2024, table 2: (stages - 1) (forward + input - weight) idle, where weight gradients
-// take no longer than forwards; memory of as many micro-batches as 1F1B's first stage.
+// Qi et al. 2024, table 2: the idle time is (stages - 1) (forward + input - weight) if weight
+// gradients take no longer than forwards, and memory is that of 1F1B's first stage.
 TEST(ZeroBubbleH1, IdleTimeAndMemoryAreThePapers) {
   for (int stages = 1; stages <= 8; ++stages) {
     const PipelineShape shape{ScheduleKind::zero_bubble_h1, stages, 1, 0};
@@ -77,7 +77,7 @@ TEST(ZeroBubbleH1, IdleTimeAndMemoryAreThePapers) {
         EXPECT_EQ(live_micro_batches(shape.schedule(stage, micro_batches), 0), stages);
     }
     EXPECT_LE(live_micro_batches(shape.schedule(0, 1), 0), 1);
-    // A third of 1F1B's.
+    // A third of the idle time of 1F1B.
     const Simulated made = simulate(shape, 2 * stages),
                     plain = simulate(PipelineShape{ScheduleKind::one_f_one_b, stages, 1, 0},
                                      2 * stages);
@@ -85,9 +85,9 @@ TEST(ZeroBubbleH1, IdleTimeAndMemoryAreThePapers) {
   }
 }
 
-// Qi et al. 2024, section 6: where the three take equally long and there are enough micro-batches,
-// a stage that has begun never waits; stage s begins when the first micro-batch has come down to
-// it. Memory: 2 * stages halves of a stage, which is 1F1B's.
+// Qi et al. 2024, section 6: if the three take equally long and there are enough micro-batches, a
+// stage that has begun never waits. Stage s begins when the first micro-batch reaches it. Memory is
+// 2 * stages halves of a stage, as with 1F1B.
 TEST(ZeroBubbleV, NoIdleTimeAfterTheFillAndMemoryIsThePapers) {
   for (int stages = 1; stages <= 8; ++stages) {
     const PipelineShape shape{ScheduleKind::zero_bubble_v, stages, 2, 0};
@@ -113,7 +113,7 @@ TEST(ZeroBubble, LiveMicroBatchesAreCountedByChunk) {
                              {Kind::backward, 0, 0}, {Kind::forward, 0, 2}, {Kind::weight, 0, 0},
                              {Kind::backward, 1, 0}, {Kind::forward, 1, 1}};
   EXPECT_EQ(live_micro_batches(schedule, 0), 3);
-  EXPECT_EQ(live_micro_batches(schedule, 1), 1);  // no weight action: ends with backward
+  EXPECT_EQ(live_micro_batches(schedule, 1), 1);  // without weight actions it ends with backward
   EXPECT_EQ(live_micro_batches(schedule, 2), 0);
   EXPECT_EQ(live_micro_batches(schedule), 4);
 }

@@ -1,4 +1,4 @@
-// A long step's list is that of a short one with a part of it again and again.
+// The actions of a long step are those of a short one with a part of it repeated.
 #include "parallel/short_steps.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 namespace megatron::parallel {
 namespace {
 
-// An action of a step: its kind, part and chunk, and the distance of its micro-batch from the last
-// one begun.
+// Actions of a step: kind, part, chunk, and the distance of the micro-batch from the latest one
+// begun.
 using List = std::vector<std::array<int, 3>>;
 
 List list_of(const PipelineShape& shape, int stage, int64_t micro_batches, Receives receives) {
@@ -101,7 +101,7 @@ TEST(ShortSteps, AreTheStepItselfWhereItIsShort) {
     EXPECT_EQ(steps.less, all);
     EXPECT_EQ(steps.more, all);
   }
-  EXPECT_EQ(short_steps({.stages = 1}, 0, 1000).less, 2);  // without a pipeline every one is alike
+  EXPECT_EQ(short_steps({.stages = 1}, 0, 1000).less, 2);  // all micro-batches are alike
   EXPECT_EQ(short_steps({.stages = 1}, 0, 1000).more, 3);
 }
 

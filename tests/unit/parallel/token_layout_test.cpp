@@ -12,7 +12,7 @@
 namespace megatron::parallel {
 namespace {
 
-// segment_starts of a sequence with documents of these lengths.
+// Returns segment_starts of a sequence with documents of these lengths.
 std::vector<int32_t> starts_of(const std::vector<int64_t>& lengths) {
   std::vector<int32_t> starts;
   for (const int64_t length : lengths)
@@ -47,7 +47,7 @@ TEST(TokenLayout, RunsAreTheTokensOfARank) {
   }
 }
 
-// So that the groups of a two-level exchange have equal work, too.
+// The groups of a two-level exchange therefore have equal work too.
 TEST(TokenLayout, GroupsOfNeighboursHoldWhatAsManyRanksWould) {
   const TokenLayout layout{.sequences = 2, .length = 48, .rank = 5, .ranks = 6, .inner = 2};
   const TokenLayout inner = layout.inner_level(), ring = layout.ring_level();
@@ -66,8 +66,8 @@ TEST(TokenLayout, EachDocumentIsCutByItself) {
   const TokenLayout layout{.sequences = 1, .length = 12, .ranks = 2};
   EXPECT_EQ(tokens_by_rank(layout, starts_of({4, 8})),
             (std::vector<int32_t>{0, 3, 4, 5, 10, 11, 1, 2, 6, 7, 8, 9}));
-  // Left-over tokens go to the ranks with the fewest: rank 0 gets the first document's, rank 1 the
-  // second's.
+  // Remaining tokens go to the ranks with the fewest: rank 0 gets the first document's, and rank 1
+  // the second's.
   EXPECT_EQ(tokens_by_rank(layout, starts_of({5, 1, 6})),
             (std::vector<int32_t>{0, 1, 4, 6, 7, 11, 2, 3, 5, 8, 9, 10}));
 }
@@ -81,8 +81,8 @@ std::vector<double> pairs_of(const TokenLayout& layout, const std::vector<int32_
     pairs.push_back(0);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto sequence = static_cast<int64_t>(i) / layout.held();
-      pairs.back() += 1 + tokens[i] -
-                      starts[static_cast<size_t>(sequence * layout.length + tokens[i])];
+      pairs.back() +=
+          1 + tokens[i] - starts[static_cast<size_t>(sequence * layout.length + tokens[i])];
     }
   }
   return pairs;
@@ -92,7 +92,7 @@ class RandomDocuments : public ::testing::TestWithParam<int> {
  public:
   RandomDocuments() { draw(97); }
 
-  // Documents of 1 to `longest` tokens in two sequences.
+  // Draws documents of 1 to `longest` tokens in two sequences.
   void draw(int64_t longest) {
     std::mt19937 random(static_cast<unsigned>(GetParam()));
     documents = 0;
@@ -107,11 +107,12 @@ class RandomDocuments : public ::testing::TestWithParam<int> {
     }
     by_rank = tokens_by_rank(layout, starts);
   }
-  // Largest difference of a rank's pairs from their mean, relative to the bound of
+  // Returns the largest difference between a rank's pairs and their mean, relative to the bound of
   // docs/decisions/034, and this bound relative to the mean.
   std::pair<double, double> unevenness() const {
     const std::vector<double> pairs = pairs_of(layout, starts);
-    const double ranks = layout.ranks, mean = std::accumulate(pairs.begin(), pairs.end(), 0.0) / ranks;
+    const double ranks = layout.ranks,
+                 mean = std::accumulate(pairs.begin(), pairs.end(), 0.0) / ranks;
     const double bound = (1.5 + 0.5 / ranks) * static_cast<double>(starts.size()) +
                          (ranks + 1) * static_cast<double>(documents);
     double largest = 0;

@@ -1,5 +1,5 @@
-// Steps of many micro-batches, played from what two short ones do, leave an arena as if they had
-// been made.
+// Steps of many micro-batches are extrapolated from two short ones, and leave an arena as if they
+// had been executed.
 #include "plan/arena_trace.h"
 
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@ std::shared_ptr<Arena> arena() {
   return Arena::make({DeviceKind::meta, 0}, MemoryClass::activations);
 }
 
-// One stage of a pipeline: `ahead` forwards, then forward and backward in turn, then backwards.
-// What a forward keeps is of several sizes, and each works with blocks of its own, so that holes
-// wander.
+// One stage of a pipeline: `ahead` forwards, then alternating forwards and backwards, then
+// backwards. A forward keeps blocks of several sizes, and each action uses temporary blocks, so
+// that holes move.
 class Stage {
  public:
   Stage(Arena& arena, int ahead) : arena_(arena), ahead_(ahead) {}
@@ -105,7 +105,7 @@ TEST_F(ArenaSteps, PlayedAreThoseThatAreMade) {
     }
     marks.insert(made->high_water());
   }
-  EXPECT_GT(marks.size(), 1u);  // or any short step would do
+  EXPECT_GT(marks.size(), 1u);  // otherwise any short step would be enough
 }
 
 TEST_F(ArenaSteps, WhatIsPlayedOnceMoreIsTheLongerStep) {
@@ -114,7 +114,7 @@ TEST_F(ArenaSteps, WhatIsPlayedOnceMoreIsTheLongerStep) {
   const auto longer = lengthened(seen_.less, *part, 1);
   ASSERT_TRUE(longer);
   EXPECT_EQ(flattened(*longer), seen_.more);
-  // A part that comes again behind something else is put there, which is another step.
+  // A part that repeats after another part would be inserted there, which gives another step.
   const ArenaEvents less = {8, -1, 16, -1, 8, -1}, more = {8, -1, 8, -1, 16, -1, 8, -1};
   const auto other = repeated_part(less, more);
   ASSERT_TRUE(other);
@@ -122,7 +122,7 @@ TEST_F(ArenaSteps, WhatIsPlayedOnceMoreIsTheLongerStep) {
 }
 
 TEST_F(ArenaSteps, APartThatIsNotRepeatedIsNone) {
-  EXPECT_FALSE(repeated_part(seen_.first, seen_.more));  // what stays is taken in one of them
+  EXPECT_FALSE(repeated_part(seen_.first, seen_.more));  // one of them allocates a block that stays
   EXPECT_FALSE(repeated_part(seen_.more, seen_.less));
   ArenaEvents other = seen_.more;
   other.back() -= 64;

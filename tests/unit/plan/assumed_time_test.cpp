@@ -113,11 +113,11 @@ TEST_F(AssumedTimeTest, ProductsOfExpertsAreSmall) {
     return seconds(assumed_time(work, work, {}), "experts");
   };
   EXPECT_DOUBLE_EQ(experts(65536, 8), 2.0 * 65536 * 2048 * 1024 / 715e12);
-  // Few rows of many experts are as long as their weights take to be read.
+  // With few rows per expert, the time is that of reading the weights.
   EXPECT_NEAR(experts(64, 128), 128 * 2.0 * 2048 * 1024 / 4.2e12, 1e-6);
 }
 
-// Forward reads bf16; backward has f32 on both sides.
+// Forward reads bf16; both operands of backward are f32.
 TEST_F(AssumedTimeTest, ProductsOfRoutersAreInFp32) {
   const auto backward = [&](int64_t experts) {
     kernels().gemm({.a = tensor({4096, experts}, DType::f32),
@@ -131,7 +131,7 @@ TEST_F(AssumedTimeTest, ProductsOfRoutersAreInFp32) {
                    runtime_.stream());
   };
   backward(64);
-  backward(1);  // of a shared expert's gate
+  backward(1);  // a shared expert's gate
   const StepWork work = recorder_.take();
   const double computing = 2 * 2.0 * 4096 * 2048 * 64 / 50e12;
   const auto time = assumed_time(work, work, {.experts = 64});

@@ -1,4 +1,4 @@
-// Rows of experts, as the calls of a step show them, and what products of fewer rows cost.
+// Rows of experts in the calls of a step, and the cost of products with fewer rows.
 #include "plan/expert_rows.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class ExpertRowsTest : public ::testing::Test {
   Tensor tensor(Shape shape, DType type = DType::bf16) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "t");
   }
-  // A layer's: `held` experts of a rank, in a buffer of `room` rows.
+  // A layer: `held` experts of a rank, in a buffer of `room` rows.
   void layer(int64_t tokens, int64_t choices, int64_t held, int64_t room) {
     const kernels::Table& kernels = kernels::table(runtime_.stream());
     const Tensor offsets = tensor({held + 1}, DType::i32);
@@ -72,7 +72,7 @@ TEST_F(ExpertRowsTest, OfOneRankTheFullestExpertHasMoreOfAsMany) {
   EXPECT_FALSE(expert_rows(recorder_.take(), 8).has_value()) << "a step without such calls";
 }
 
-// The first of two calls drops choices over whole sequences, of which the rank has a half.
+// The first of two calls drops choices over whole sequences, half of which are on this rank.
 TEST_F(ExpertRowsTest, AreNotThoseOfTheCallThatDropsChoices) {
   layer(128, 2, 8, 192);
   layer(64, 2, 8, 96);
@@ -108,7 +108,7 @@ TEST(ExpertFill, RowsGoToTheFirstExpertAndEvenlyToTheRest) {
   EXPECT_EQ(offsets({.rows = 12, .fullest = 3}, 12, 1), (List{0, 12}));
 }
 
-// --- On the page.
+// --- The plan's page.
 
 Plan plan_of_experts() {
   Plan plan = small_plan();

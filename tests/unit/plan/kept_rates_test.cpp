@@ -72,7 +72,7 @@ TEST_F(KeptRates, WhatIsNoisyIsUsedAndNotKept) {
   EXPECT_EQ(rate({.value = 3, .spread = 0.15}).not_kept, "");
 }
 
-// Noise does not replace what is kept either.
+// A noisy measurement does not replace the stored value either.
 TEST_F(KeptRates, NoiseReplacesNothing) {
   rate({.value = 1});
   keeping_.renew = true;
@@ -147,7 +147,7 @@ TEST_F(KeptRates, ManyMayBeKeptAtOnce) {
       }
     });
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(files().size(), 1u);  // and nothing that is half written
+  EXPECT_EQ(files().size(), 1u);  // no incomplete file remains
   EXPECT_EQ(rate({.value = 5}).value, 4);
 }
 
@@ -162,7 +162,7 @@ TEST_F(KeptRates, OfTheMachineAreMeasured) {
 TEST_F(KeptRates, OfTheLibraryAreThoseOfTypesThatItMultiplies) {
   const Device cpu{DeviceKind::cpu, 0};
   const Rate f32 = library_gemm_peak(cpu, 1, DType::f32, keeping_);
-  EXPECT_TRUE(f32.value == 0 || f32.value > 1e8) << f32.value;  // 0: a build without the library
+  EXPECT_TRUE(f32.value == 0 || f32.value > 1e8) << f32.value;  // 0 in a build without the library
   EXPECT_EQ(library_gemm_peak(cpu, 1, DType::f16, keeping_).value, 0);
   EXPECT_EQ(library_gemm_peak({DeviceKind::reference, 0}, 1, DType::f32, keeping_).value, 0);
 }

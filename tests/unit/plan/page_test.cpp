@@ -84,15 +84,16 @@ TEST(PlanPage, UnknownIsToldSo) {
 
 TEST(PlanPage, ComparesExchanges) {
   Plan plan = small_plan();
-  plan.exchanges = {.layers = 4,
-                    .all = {{.name = "p2p",
-                             .calls = 40,
-                             .sent = 1.6e7,
-                             .overlapped = 1.6e7,
-                             .activations = 210000000},
-                            {.name = "all_gather", .calls = 32, .sent = 8e6, .activations = 230000000},
-                            {.name = "a2a", .refused = "2 heads among 4 ranks"}},
-                    .given = {"p2p"}};
+  plan.exchanges = {
+      .layers = 4,
+      .all = {{.name = "p2p",
+               .calls = 40,
+               .sent = 1.6e7,
+               .overlapped = 1.6e7,
+               .activations = 210000000},
+              {.name = "all_gather", .calls = 32, .sent = 8e6, .activations = 230000000},
+              {.name = "a2a", .refused = "2 heads among 4 ranks"}},
+      .given = {"p2p"}};
   const std::string text = page(plan, {.blocks = false});
   EXPECT_TRUE(contains(text, R"(
 Exchange of tokens (--cp-comm-type)  per layer  per step  overlapped  activations
@@ -128,8 +129,8 @@ TEST(PlanPage, SaysWhatWouldHelp) {
   EXPECT_TRUE(contains(summary(plan)[3], "760 MB of the machine's 300 MB: does NOT fit"));
 }
 
-// Arenas are on the GPU, which two ranks share. Host memory holds offloaded tensors and read-ahead
-// data.
+// The arenas are on the GPU, which two ranks share. Host memory holds offloaded tensors and data
+// read ahead.
 TEST(PlanPage, GpusHaveMemoryOfTheirOwn) {
   Plan plan = small_plan();
   plan.memory.arenas[static_cast<size_t>(MemoryClass::offload)] = 1'000'000;
@@ -183,7 +184,7 @@ TEST(PlanSummary, Lines) {
 
 TEST(PlanJson, FiguresAreWhole) {
   Plan plan = small_plan();
-  plan.memory.arenas[0] = 9'007'199'254'740'993;  // no double holds it
+  plan.memory.arenas[0] = 9'007'199'254'740'993;  // not representable as a double
   const Json json = Json::parse(to_json(plan).dump());
   EXPECT_EQ(json["memory"]["rank"]["parameters"].as_integer(), 9'007'199'254'740'993);
   EXPECT_TRUE(json["flops"]["model"].is_integer());

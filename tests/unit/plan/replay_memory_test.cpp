@@ -1,4 +1,4 @@
-// Operands of a call that is made again for its time: apart, or together as they were.
+// Operands of a call that is repeated to measure it: separate, or overlapping as in the original.
 #include "plan/replay_memory.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Range range_of(const Tensor& t) {
 TEST(ReplayMemory, OperandsOfACallLieApartHoweverLargeTheyAre) {
   using kernels::Access;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  ReplayMemory memory(runtime, int64_t{2} << 20);  // less than two of them
+  ReplayMemory memory(runtime, int64_t{2} << 20);  // less than two of the tensors
   const WorkItem item{
       .operands = {matrix("a", Access::read, 300, 0), matrix("b", Access::read, 300, 1),
                    matrix("out", Access::write, 300, 2), matrix("aux", Access::write, 300, 3)}};
@@ -49,7 +49,7 @@ TEST(ReplayMemory, WhatSharedMemoryShares) {
   EXPECT_EQ(tensors[0].raw(), tensors[1].raw());
 }
 
-// One number that stands for itself, and more of the same memory.
+// A scalar in the same memory as a larger tensor is part of that tensor.
 TEST(ReplayMemory, AScalarWithinATensorIsOfTheTensor) {
   using kernels::Access;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
@@ -62,7 +62,7 @@ TEST(ReplayMemory, AScalarWithinATensorIsOfTheTensor) {
   EXPECT_EQ(tensors[1].bytes(), 64);
 }
 
-// Products of experts take no time where no row is an expert's.
+// If no row belonged to an expert, products of experts would take no time.
 TEST(ReplayMemory, RowsAreDividedEvenlyAmongExperts) {
   using kernels::Access;
   Runtime runtime({DeviceKind::cpu, 0}, 1);

@@ -1,4 +1,4 @@
-// A plan made by hand.
+// A plan with fixed figures.
 #pragma once
 
 #include "plan/plan.h"

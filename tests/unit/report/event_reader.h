@@ -1,5 +1,4 @@
-// Reads TensorBoard's event files as their format is described: every length and checksum is
-// checked.
+// Reads TensorBoard's event files by the documented format, and checks every length and checksum.
 #pragma once
 
 #include <bit>
@@ -17,7 +16,7 @@ namespace megatron::report::log_test {
 
 class MessageFields {
  public:
-  // The fields of a protobuf message: number -> values. Numbers are kept as their bits.
+  // The fields of a protobuf message: number -> values. Numbers are stored as bits.
   explicit MessageFields(std::string_view bytes) {
     size_t at = 0;
     const auto varint = [&] {

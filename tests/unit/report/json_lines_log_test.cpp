@@ -117,7 +117,7 @@ TEST(JsonRecords, TheOthers) {
   EXPECT_EQ(save.dump(),
             R"({"type": "save", "time": 1.0, "iteration": 10, "path": "run/iter_0000010", )"
             R"("bytes": 77, "seconds": 1.5, "wait": 0.25})");
-  // Half of a character, as a tokenizer of bytes may leave it.
+  // An incomplete character, as a byte-level tokenizer may produce it.
   const Json sample = to_json(report::SampleRecord{10, "caf\xc3\xa9 \"", "x\xe2\x82\ny"}, 1);
   EXPECT_EQ(Json::parse(sample.dump())["prompt"], Json("caf\xc3\xa9 \""));
   EXPECT_EQ(Json::parse(sample.dump())["text"], Json("x\xef\xbf\xbd\ny"));
@@ -166,7 +166,7 @@ TEST(JsonLinesLog, AResumedRunTakesAwayWhatLiesBeyond) {
     static_cast<void>(unused);
     ++files;
   }
-  EXPECT_EQ(files, 1u);  // nothing temporary stays
+  EXPECT_EQ(files, 1u);  // no temporary file remains
 }
 
 TEST(JsonLinesLog, NothingToTakeAwayLeavesTheFileUntouched) {
@@ -192,7 +192,7 @@ TEST(JsonLinesLog, ALineCutShortIsTakenAway) {
     report::prepare_json_lines(path, 10);
     ASSERT_EQ(read_file(path), whole.substr(0, last)) << size;
   }
-  // Even where it is the first one.
+  // Also if it is the first line.
   write_file(path, whole.substr(0, 5));
   report::prepare_json_lines(path, 10);
   EXPECT_EQ(read_file(path), "");
@@ -215,7 +215,7 @@ TEST(JsonLinesLog, ANewRunKeepsTheOldLogs) {
   EXPECT_EQ(read_file(path + ".2"), second);
   {
     report::JsonLinesLog log(path, 0);
-  }  // the empty one is no log to keep
+  }  // an empty file is not a log to keep
   EXPECT_FALSE(std::filesystem::exists(path + ".3"));
 }
 
@@ -259,7 +259,7 @@ TEST(JsonLinesLog, AFileOfSomebodyElseIsNotTouched) {
       {"{\"text\": \"Once upon\"}\n", "line 1 "},
       {"plain text", "line 1 "},
       {"{\"type\": \"text\"}\n", "line 1 "},
-      {step, "line 1 "},                                   // no run comes first
+      {step, "line 1 "},                                   // does not begin with a run
       {run + step + "\n" + step, "line 3 "},               // an empty line
       {run + step + "{\"type\": \"step\"}\n", "line 3 "},  // no iteration
       {run + "{\"type\": \"photo\", \"iteration\": 3}\n", "line 2 "},

@@ -1,4 +1,4 @@
-// Records as a run of two steps a line would give them, and a place for the files.
+// Records as from a run that logs every two steps, and a folder for the files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace megatron::report::log_test {
 
 using testing::error_of;
 
-// A directory that is removed again.
+// A temporary directory, removed at the end.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -57,7 +57,7 @@ inline report::StepRecord some_step(int64_t iteration) {
   r.consumed_tokens = 128 * iteration;
   r.loss = 5.0 / static_cast<double>(iteration);
   r.learning_rate = 1e-3;
-  r.gradient_norm = 0.1 + 0.2;  // no short decimal
+  r.gradient_norm = 0.1 + 0.2;  // has no short decimal form
   r.weight_decay = 0.1;
   r.global_batch_size = 8;
   r.seconds = 0.25;

@@ -1,4 +1,4 @@
-// progress.txt: what of it a job goes on from.
+// progress.txt: the values from which a job continues.
 #include "report/log/progress_file.h"
 
 #include <gtest/gtest.h>

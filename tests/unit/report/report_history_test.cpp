@@ -1,4 +1,4 @@
-// Reading a run's log: resumes, damage, what is refused.
+// Reading a run's log: resumes, damaged lines, and refusals.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,13 +38,13 @@ TEST(ReportHistory, AResumedRunReplacesWhatItDoesAgain) {
   EXPECT_TRUE(h.samples.kept.empty());
   EXPECT_EQ(h.sessions.size(), 3u);
   EXPECT_EQ(h.last_iteration, 6);
-  // Running time goes on where the records that count ended, without the time between sessions.
+  // Running time continues where the valid records ended, without the time between sessions.
   EXPECT_EQ(h.steps.column(kElapsed), (std::vector<double>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(h.damaged, 0);
 }
 
-// Over all sessions, without the time between them. A log that begins in the midst of a run says
-// what was trained on before, or there is no rate.
+// The rate covers all sessions without the time between them. A log that begins in the middle of a
+// run names the tokens trained before; otherwise there is no rate.
 TEST(ReportHistory, KnowsTheRateInAll) {
   const LogFolder folder;
   const std::string steps = step_line(1, 1001, "5.0") + step_line(2, 1004, "4.0");
@@ -97,7 +97,7 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
     EXPECT_EQ(report::status_of(report::read_history(folder.run(reason, log + end), 100)).kind,
               kind);
   }
-  // A session that began after the end: the run goes on.
+  // A session began after the end: the run continues.
   const std::string again = log + line("end", 3, "\"reason\":\"signal\"") + run_line(3, 2000);
   EXPECT_EQ(report::status_of(report::read_history(folder.run("b", again), 100)).kind, "open");
 }

@@ -20,7 +20,7 @@ class LogFolder {
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
-  // A run's directory with this log.
+  // Creates a run's directory with this log.
   std::string run(const std::string& name, const std::string& log) const {
     write_file(path_ + "/" + name + "/log.jsonl", log);
     return path_ + "/" + name;

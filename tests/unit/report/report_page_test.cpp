@@ -1,4 +1,4 @@
-// The page: nothing from a log gets out of its place, and it asks nobody for anything.
+// The page: text from a log cannot escape its place, and the page loads nothing.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -69,7 +69,7 @@ TEST(ReportMarkup, EscapesText) {
             "\xef\xbf\xbd"
             "a\xef\xbf\xbd");
   EXPECT_EQ(html("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
-  EXPECT_EQ(html("\xc0\xaf"), "\xef\xbf\xbd\xef\xbf\xbd");                  // too long for '/'
+  EXPECT_EQ(html("\xc0\xaf"), "\xef\xbf\xbd\xef\xbf\xbd");  // overlong encoding of '/'
   EXPECT_EQ(html("ö 中 \xf0\x9f\x98\x80"), "ö 中 \xf0\x9f\x98\x80");
 }
 
@@ -221,7 +221,7 @@ TEST(ReportPage, DataOfTheCurvesIsJson) {
   EXPECT_EQ(run["steps"]["rows"].as_integer(), 4);
   EXPECT_EQ(run["steps"]["iteration"].as_array().size(), 4u);
   EXPECT_TRUE(run["steps"]["loss"].as_array().at(3).is_null());
-  EXPECT_EQ(run["steps"]["gradient_norm"].as_number(), 1.5);  // the same in all rows
+  EXPECT_EQ(run["steps"]["gradient_norm"].as_number(), 1.5);  // equal in all rows
   EXPECT_TRUE(run["steps"]["data_wait"].is_null());
   EXPECT_TRUE(run["means"].is_null());
 }

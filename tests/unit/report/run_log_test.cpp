@@ -152,7 +152,7 @@ TEST(Console, TheClosingLineHasBothRates) {
             "8.0% saving checkpoints");
 }
 
-// The fields, widths and order of Megatron-LM's training_log, read as scripts read them.
+// The fields, widths and order of Megatron-LM's training_log, parsed as scripts do.
 TEST(MegatronFormat, StepLineIsMegatrons) {
   setenv("TZ", "UTC", 1);
   tzset();
@@ -165,7 +165,7 @@ TEST(MegatronFormat, StepLineIsMegatrons) {
             "(TFLOP/s/GPU): 0.1 | learning rate: 1.000000E-03 | global batch size:     8 | lm "
             "loss: 4.166667E-01 | loss scale: 1.0 | grad norm: 0.300 | number of skipped "
             "iterations:   0 | number of nan iterations:   0 |");
-  // For several steps, the mean of those that counted.
+  // For several steps, the mean of those that count.
   r.loss = 2;
   r.loss_scale = 65536;
   interval.add(r);
@@ -311,7 +311,7 @@ TEST(Interval, MeansAreOverTimeAndTheRestIsTheLastStep) {
   EXPECT_DOUBLE_EQ(mean.communication_wait, 0.1);
   EXPECT_DOUBLE_EQ(mean.save_wait, 0.3);
   interval.add(a);
-  EXPECT_EQ(interval.take().seconds, 1);  // begun anew
+  EXPECT_EQ(interval.take().seconds, 1);  // starts a new interval
   EXPECT_THROW(interval.take(), InternalError);
   b.peak_share = -1;
   interval.add(a);
@@ -367,14 +367,14 @@ std::vector<Json> records(const std::string& path) {
   return all;
 }
 
-// Standard output of `f`.
+// Returns the standard output of `f`.
 std::string printed(const std::function<void()>& f) {
   ::testing::internal::CaptureStdout();
   f();
   return ::testing::internal::GetCapturedStdout();
 }
 
-// The event file of `folder`.
+// Reads the event file of `folder`.
 std::vector<Event> events_of(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.is_regular_file()) return read_events(read_file(entry.path().string()));
@@ -453,7 +453,7 @@ TEST(RunLog, AKilledAndResumedRunHasTheRecordsOfOneNeverKilled) {
   printed([&] {
     steps(folder / "whole", 0, 20);
     steps(folder / "killed", 0, 14);
-    steps(folder / "killed", 7, 20);  // the checkpoint of 7 was the last one
+    steps(folder / "killed", 7, 20);  // resumed from the checkpoint of step 7
   });
   const auto losses = [](const std::string& path) {
     std::vector<std::pair<int64_t, double>> all;
@@ -534,7 +534,7 @@ TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
   printed([&] {
     report::RunLog log(settings, folder.path(), some_run(), nullptr);
     log.step(some_step(1));
-    // A limit of file sizes in the midst of the next line.
+    // A limit on file sizes falls within the next line.
     const auto limit = static_cast<rlim_t>(read_file(folder / "log.jsonl").size() + 100);
     rlimit before{}, now{};
     getrlimit(RLIMIT_FSIZE, &before);

@@ -21,7 +21,7 @@ std::vector<std::string> event_files(const std::string& folder) {
   return paths;
 }
 
-// RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+// RFC 3720, appendix B.4, and the check value of the CRC catalogue.
 TEST(Crc32c, KnownValues) {
   EXPECT_EQ(report::crc32c(""), 0u);
   EXPECT_EQ(report::crc32c("123456789"), 0xe3069283u);
@@ -38,7 +38,7 @@ TEST(Crc32c, Masked) {
   EXPECT_EQ(report::masked_crc32c("123456789"), (crc >> 15 | crc << 17) + 0xa282ead8u);
 }
 
-// The first record of every TensorFlow event file but for its time, byte by byte.
+// The first record of every TensorFlow event file byte by byte, except for its time.
 TEST(EventFile, TheFirstRecordIsAsTensorFlowWritesIt) {
   const TemporaryDirectory folder;
   const report::EventFile file(folder.path(), 0, 0.0);

@@ -7,14 +7,14 @@ namespace {
 
 TEST(SaveSpace, CountsTheCheckpointsOfARun) {
   settings::CheckpointSettings s;
-  EXPECT_EQ(resume::most_checkpoints(s, 0, 100), 1);  // the last step's
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 100), 1);  // only the last step is saved
   s.save_interval = 30;
   EXPECT_EQ(resume::most_checkpoints(s, 0, 100), 4);
   EXPECT_EQ(resume::most_checkpoints(s, 0, 90), 3);
   EXPECT_EQ(resume::most_checkpoints(s, 30, 90), 2);
   EXPECT_EQ(resume::most_checkpoints(s, 90, 90), 0);
   s.save_keep = 2;
-  EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 3);  // the new one before the oldest goes
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 3);  // the oldest is removed last
   EXPECT_EQ(resume::most_checkpoints(s, 0, 60), 2);
   s.save_retain_interval = 300;
   EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 6);

@@ -1,5 +1,5 @@
-// Schedules of resumed runs against Megatron-LM's (tests/golden/vectors/lr/README.md), and those of
-// flags.
+// Compares schedules of resumed runs with Megatron-LM's (tests/golden/vectors/lr/README.md), and
+// checks those of flags.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,14 +51,14 @@ TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
     const optim::WeightDecay after = decay_of(c["state_after"]);
     EXPECT_EQ(decay.start, after.start) << c.dump();
     EXPECT_EQ(decay.style, after.style) << c.dump();
-    // Megatron-LM's value right after loading is the arguments', whatever its state says then.
+    // Right after loading, Megatron-LM's value is that of the arguments, whatever its later state.
     if (!how.use_checkpoint_scheduler) {
       EXPECT_NEAR(decay.at(samples), c["wd"].as_number(), 1e-12) << c.dump();
     }
   }
 }
 
-// The saved layout of ranks is informational. Older files have less of it or nothing.
+// The saved layout of ranks is only informational. Older files contain less of it or nothing.
 TEST(ScheduleState, KeepsAnyLayout) {
   settings::TrainSettings settings;
   settings.runtime.ranks = 8;

@@ -15,7 +15,7 @@ Refusal nothing() {
   return [](const Row&) { return std::string(); };
 }
 
-// Tuples of `strength` values that occur in a row, by brute force.
+// Tuples of `strength` values in a row, by brute force.
 using Tuple = std::vector<std::pair<size_t, int>>;
 void add_tuples(const Row& row, int strength, size_t from, Tuple& chosen, std::set<Tuple>& tuples) {
   if (static_cast<int>(chosen.size()) == strength) {
@@ -35,7 +35,7 @@ std::set<Tuple> tuples_of(const std::vector<Row>& rows, int strength) {
   return tuples;
 }
 
-// Every row that is not refused, asked about whole rows only.
+// All rows that are not refused; queries only whole rows.
 std::vector<Row> all_rows(const std::vector<Factor>& factors, const Refusal& refusal) {
   std::vector<Row> rows;
   Row row(factors.size(), 0);
@@ -58,15 +58,15 @@ TEST(Covering, SmallFactorsWithoutConstraints) {
     EXPECT_EQ(tuples_of(covering.rows, strength),
               tuples_of(all_rows(factors, nothing()), strength));
     EXPECT_EQ(tuples_of(covering.rows, strength).size(), static_cast<size_t>(covering.tuples));
-    // No fewer than the product of the largest factors.
+    // At least the product of the largest factors.
     const size_t least[] = {3, 6, 12};
     EXPECT_GE(covering.rows.size(), least[strength - 1]);
     EXPECT_LE(covering.rows.size(), least[strength - 1] + 3);
   }
 }
 
-// Constraints between three factors exclude a pair that no rule names; the checks may know about
-// whole rows only.
+// Constraints between three factors exclude a pair that no rule names. The checks may only depend
+// on whole rows.
 TEST(Covering, ImpliedExclusionsAreFoundWithTheirReason) {
   const std::vector<Factor> factors = {
       {"a", {"0", "1"}}, {"b", {"0", "1"}}, {"c", {"0", "1"}}, {"d", {"x", "y", "z"}}};

@@ -1,4 +1,4 @@
-// A text as it grows: whole characters up to its end, and its tokens.
+// A text as it grows: complete characters up to its end, and its tokens.
 #include "server/choice.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Forms of texts: grammars compiled once.
+// Constrained output: grammars are compiled once.
 #include "server/grammars.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Grammars, AreForgottenByTheirBytes) {
     all += kept.back()->bytes();
   }
   EXPECT_GT(kept.size(), 3u);
-  EXPECT_EQ(grammars.regex("a+"), first);  // used last
+  EXPECT_EQ(grammars.regex("a+"), first);  // the most recently used
   EXPECT_EQ(grammars.regex("[ab]{300}0"), kept[0]);
   for (int i = 1000; all < 3 * kBytes / 2; ++i)
     all += grammars.regex("[ab]{300}" + std::to_string(i))->bytes();
@@ -42,7 +42,7 @@ TEST(Grammars, AreForgottenByTheirBytes) {
   EXPECT_EQ(grammars.regex("[ab]{300}0"), grammars.regex("[ab]{300}0"));
 }
 
-// The automaton's cache of texts counts, too.
+// The automaton's cache of texts counts too.
 TEST(Grammars, AreForgottenWhenTheyHaveGrown) {
   Grammars grammars(tokenizers::Tokenizer(tokenizers::make_byte_codec(256)), 1 << 20);
   const SharedGrammar idle = grammars.regex("x+");

@@ -1,4 +1,4 @@
-// Bodies of requests, read strictly.
+// Request bodies are parsed strictly.
 #include <gtest/gtest.h>
 
 #include "server/chat_request.h"
@@ -119,7 +119,7 @@ TEST(CompletionRequest, RoomForText) {
     EXPECT_EQ(param_of([&] { room_for_text(model(), prompt, asked, 16); }), "prompt");
 }
 
-// The names of the machine's files stay its own.
+// Names of the machine's files are not revealed.
 TEST(ChatRequest, TheTemplatesRefusalIsAnswered) {
   const TextModel strict = model("{{ raise_exception('only users') }}");
   const ChatRequest r =
@@ -144,7 +144,7 @@ TEST(ChatRequest, TheTemplatesRefusalIsAnswered) {
   }
 }
 
-// Arguments of calls are text in requests, and objects for templates.
+// Tool-call arguments are text in requests and objects in templates.
 TEST(ChatRequest, EarlierCallsOfTools) {
   const TextModel with_tools = model(
       "{# <tool_call> #}{% for m in messages %}{{ m.role }}|{{ m.content }}|"

@@ -1,4 +1,4 @@
-// Calls of tools and reasoning in what models write.
+// Tool calls and reasoning in the text that models generate.
 #include "server/tool_calls.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@ namespace {
 using parallel::ScheduleKind;
 using parallel::Sharding;
 
-// Settings of flags: "--tensor-model-parallel-size 2 --sequence-parallel".
+// Parses settings from flags, such as "--tensor-model-parallel-size 2 --sequence-parallel".
 settings::ParallelSettings of(const std::string& flags) {
   settings::ParallelSettings settings;
   Fields fields;
@@ -36,7 +36,7 @@ struct Run {
   int64_t layers = 8, micro_batches = 8, seq_length = 32;
 };
 
-// The notes, one a line, "flag value: cause".
+// Returns the notes, one per line, as "flag value: cause".
 std::string notes_of(const std::string& flags, const Run& run = {}) {
   std::vector<SettingNote> notes;
   of(flags).check(run.ranks, run.layers, run.micro_batches, run.seq_length, notes);
@@ -280,7 +280,7 @@ TEST(ParallelSettings, CallsToRanksOfExperts) {
   expect_in(refusal_of_flags("--moe-token-dispatcher-type flex"), {"flex", "DeepEP", "alltoall"});
   expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"no tokens are sent"});
   const std::string tensor = "--overlap-moe-expert-parallel-comm --tensor-model-parallel-size 2 ";
-  EXPECT_EQ(of(tensor).pipeline(8).parts, 1);  // which all have the same tokens
+  EXPECT_EQ(of(tensor).pipeline(8).parts, 1);  // all of which have the same tokens
   EXPECT_EQ(of(tensor + "--sequence-parallel").pipeline(8).parts, 17);
 }
 

@@ -1,4 +1,4 @@
-// Flags of recompute and offload: what they mean, and what is refused in which words.
+// Flags of recompute and offload: their meaning, and the messages of refusals.
 #include "settings/recompute_settings.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ settings::RecomputeSettings recompute(
   return of<settings::RecomputeSettings>(flags);
 }
 
-// The text that check() refuses the settings with.
+// Returns the text with which check() refuses the settings.
 template <class Settings>
 std::string refusal(const Settings& s) {
   std::vector<SettingNote> notes;

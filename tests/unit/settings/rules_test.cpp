@@ -1,5 +1,5 @@
-// Each rule of the table is broken once, in the order of the table, and says what a user can
-// change.
+// Breaks each rule of the table once, in the table's order, and checks that the message names what
+// a user can change.
 #include "settings/rules.h"
 
 #include <gtest/gtest.h>
@@ -48,13 +48,16 @@ std::string refusal(RuleScope scope, const std::string& flags) {
 
 struct Broken {
   RuleScope scope;
-  std::string flags, says;  // what it begins with
+  std::string flags, says;  // the beginning of the message
 };
 
 const std::string kOverlap = "--overlap-moe-expert-parallel-comm --expert-model-parallel-size 2 ",
                   kGraphs = "--cuda-graph-impl local ";
 
 const std::vector<Broken> kBroken = {
+    {flags, "--chats --mock-data", "--mock-data names no files of chats, which --chats"},
+    {flags, "--chats --reset-attention-mask", "--reset-attention-mask has no effect with --chats"},
+    {flags, "--chat-packing none", "--chat-packing none has no effect without --chats"},
     {flags, "--moe-use-upcycling --model-config x", "--moe-use-upcycling needs the weights of a"},
     {flags, "--moe-use-upcycling", "--moe-use-upcycling needs a dense model"},
     {flags, "--train-iters 3 --train-samples 7", "--train-iters 3 and --train-samples 7 are both"},
@@ -197,7 +200,7 @@ TEST(Rules, WhatGoesTogetherIsTaken) {
   EXPECT_EQ(refusal(graphs, kGraphs + "--use-distributed-optimizer"), "");
 }
 
-// For help and documentation: no sentence twice, and nothing of the table's own notation.
+// For help and documentation: no sentence occurs twice, and none shows the table's own notation.
 TEST(Rules, SentencesSayWhatStandsForValues) {
   const std::vector<std::string> sentences = rule_sentences();
   EXPECT_EQ(std::set<std::string>(sentences.begin(), sentences.end()).size(), sentences.size());

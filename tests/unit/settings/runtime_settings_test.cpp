@@ -10,7 +10,7 @@
 namespace megatron::settings {
 namespace {
 
-// The CUDA options that these settings give.
+// Returns the CUDA options that follow from these settings.
 std::string loading(int64_t ranks, const std::string& device, const std::string& backend) {
   settings::RuntimeSettings s;
   s.ranks = ranks;

@@ -1,4 +1,4 @@
-// Styles that Megatron-LM's schedule refuses, or goes on without, are refused by the flags.
+// Styles that Megatron-LM's schedule refuses or silently ignores are refused by the flags.
 #include <gtest/gtest.h>
 
 #include <set>

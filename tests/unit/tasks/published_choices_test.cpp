@@ -14,7 +14,7 @@ using Texts = std::vector<std::string>;
 
 class PublishedChoices : public TaskFiles {
  protected:
-  // The only example of a line.
+  // Returns the only example of a line.
   Example example(const std::string& line) const { return task(line).examples.at(0); }
 };
 
@@ -56,7 +56,7 @@ TEST_F(PublishedChoices, Piqa) {
   refused(R"({"goal": "g", "sol1": "", "sol2": "x", "label": 0})", {"line 1: choice 0", "empty"});
 }
 
-// The form in which the set was first published: lines in dev.jsonl, labels in dev-labels.lst.
+// The set's original format: lines in dev.jsonl, labels in dev-labels.lst.
 TEST_F(PublishedChoices, PiqaWithAFileOfLabels) {
   const std::string lines =
       "{\"goal\": \"a\", \"sol1\": \"b\", \"sol2\": \"c\"}\n"

@@ -1,4 +1,4 @@
-// Task files of tests.
+// Task files for tests.
 #pragma once
 
 #include <gtest/gtest.h>

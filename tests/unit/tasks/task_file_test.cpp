@@ -132,7 +132,7 @@ TEST_F(TaskFile, FieldsThatAreNotReadDoNotMatter) {
   refused(R"({"text": NaN})", {"line 1: field 'text' is nan"});
 }
 
-// Compressed files are known by their first bytes, here pzstd's.
+// Compressed files are recognized by their first bytes, here those of pzstd.
 TEST_F(TaskFile, MayBeCompressed) {
   const std::string text = "{\"text\": \"a b\"}\n";
   std::string packed("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);

@@ -6,7 +6,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// "id[begin,end)" of each token and the text of each stretch between.
+// Returns "id[begin,end)" for each token, and the text of each stretch between tokens.
 std::string found_in(const AddedTokens& tokens, std::string_view text) {
   const std::vector<Range> origins = character_ranges(text, 0);
   std::string found;
@@ -36,8 +36,8 @@ TEST(AddedTokensTest, TakeTheSpaceBesideThem) {
   EXPECT_EQ(found_in(tokens, "a   \nb"), "'a' 3[1,5) 'b' ");
 }
 
-// As in the original, the search continues after the token, not after the white space that it
-// strips.
+// As in the original, the search continues after the token, not after the white space stripped with
+// it.
 TEST(AddedTokensTest, ATokenThatBeginsInTheSpaceOfTheOneBefore) {
   EXPECT_EQ(found_in(make_tokens(), "<b>   x!"), "1[0,6) 2[4,7) '!' ");
   EXPECT_EQ(found_in(make_tokens(), "<b> \n x"), "1[0,6) 'x' ");

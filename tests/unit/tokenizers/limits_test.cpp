@@ -1,4 +1,4 @@
-// Tokenizer files that were made to do harm: each is an error that names its part, and soon.
+// Hostile tokenizer files: each soon gives an error that names its part.
 #include "tokenizers/limits.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(TokenizerLimits, NormalizersThatGrow) {
                  "a Sequence of normalizers produces 262144 bytes or more from a text of 4 bytes");
   expect_refused({.normalizer = replace(std::string(100'000, 'b'))}, "aa",
                  "the normalizer Replace produces 100000 bytes");
-  // Each stretch between added tokens grows a little.
+  // Each stretch between added tokens grows slightly.
   expect_refused(
       {.normalizer = R"({"type": "Prepend", "prepend": ")" + std::string(1000, 'b') + "\"}",
        .added_tokens = R"([{"id": 5, "content": "|", "special": true}])"},
@@ -134,7 +134,7 @@ TEST(TokenizerLimits, RegularExpressions) {
   };
   expect_refused(split(R"((?=(a|aa)+$)\\1b|(a+)+c)"), std::string(60, 'a') + "b",
                  "it backtracks too much");
-  EXPECT_EQ(encode(split("x*"), "aa"), (Ids{1, 1}));  // matches nothing, everywhere
+  EXPECT_EQ(encode(split("x*"), "aa"), (Ids{1, 1}));  // matches the empty string everywhere
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Normalizers: texts, origins, texts that need no copy, and bad settings.
+// Normalizers: texts, origins, texts that need no copy, and invalid settings.
 #include "tokenizers/normalizers/normalizer.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string normalize(std::string_view settings, std::string_view input) {
   return std::string(text.bytes());
 }
 
-// The first byte of each character of the result is followed by where it came from.
+// The origin of each character of the result, stored at its first byte.
 std::vector<Range> origins(std::string_view settings, std::string_view input) {
   const std::vector<Range> ranges = character_ranges(input, 0);
   Text text({.bytes = input, .origins = ranges.data()});
@@ -108,7 +108,7 @@ TEST(NormalizerTest, Bert) {
   const char* cased = R"({"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":false,)"
                       R"("strip_accents":null,"lowercase":false})";
   EXPECT_EQ(normalize(cased, "\u00c9\u4e2d\ufffd\u200b"), "\u00c9\u4e2d");
-  EXPECT_EQ(normalize(cased, "\u0378"), "\u0378");  // no character of Unicode
+  EXPECT_EQ(normalize(cased, "\u0378"), "\u0378");  // not an assigned character
   EXPECT_EQ(origins(all, "a\u4e2d"), (Ranges{{0, 1}, {1, 4}, {1, 4}, {1, 4}}));
 }
 
@@ -187,8 +187,8 @@ std::string map_of(const std::vector<uint32_t>& units, std::string_view replacem
   return base64(blob.append(replacements));
 }
 
-// A trie of the one word 'a', which gives the text at `place`. The root leads to node 1 ^ 'a',
-// whose leaf is one of it.
+// A trie with the single word 'a', whose replacement is at `place`. The root leads to node 1 ^ 'a',
+// which has one leaf.
 std::vector<uint32_t> trie(uint32_t place) {
   std::vector<uint32_t> units(128, 0);
   units[0] = 1 << 10;
@@ -212,7 +212,7 @@ TEST(CharacterMapTest, OriginsOfWhatIsDropped) {
   const std::string settings = R"({"type":"Precompiled","precompiled_charsmap":")" +
                                map_of(trie(0), std::string_view("\0", 1)) + "\"}";
   EXPECT_EQ(origins(settings, "bac"), (Ranges{{0, 1}, {2, 3}}));
-  EXPECT_EQ(origins(settings, "abc"), (Ranges{{0, 1}, {1, 2}}));  // as Hugging Face has it
+  EXPECT_EQ(origins(settings, "abc"), (Ranges{{0, 1}, {1, 2}}));  // as in Hugging Face
 }
 
 TEST(CharacterMapTest, HostileMapsAreRefused) {

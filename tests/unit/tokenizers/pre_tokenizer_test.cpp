@@ -1,4 +1,4 @@
-// Pre-tokenizers: pieces, origins, sequences of any kinds, and bad settings.
+// Pre-tokenizers: pieces, origins, sequences of all kinds, and invalid settings.
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
 #include <gtest/gtest.h>

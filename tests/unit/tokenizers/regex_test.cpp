@@ -1,5 +1,5 @@
-// Our own matcher: equal to PCRE2 on random texts, linear on well-known patterns, bounded on
-// others.
+// The project's own matcher: equal to PCRE2 on random texts, linear on well-known patterns, and
+// bounded on others.
 #include "tokenizers/regex/regex.h"
 
 #include <gtest/gtest.h>
@@ -103,8 +103,8 @@ TEST(RegexTest, OnigurumasDialect) {
   EXPECT_EQ(matches(Regex("a.c", true), "abc a.c"), (Strings{"a.c"}));
 }
 
-// Oniguruma's: no joiners, and numbers of Latin-1 only outside of brackets. The second pattern of
-// each pair is one for PCRE.
+// Oniguruma's word characters: no joiners, and Latin-1 numbers only outside brackets. The second
+// pattern of each pair is for PCRE.
 TEST(RegexTest, WordCharactersOfBothDialects) {
   const std::string text = "a\xc2\xb2\xe2\x80\x8d_\xc2\xbc";  // a, superscript 2, joiner, _, 1/4
   for (const char* suffix : {"", "(?<!-)"}) {
@@ -125,7 +125,7 @@ TEST(RegexTest, WhatTheMatcherLacksGoesToPcre) {
     EXPECT_FALSE(regex.is_program()) << pattern;
   }
   EXPECT_EQ(matches(Regex("(?<=b)a"), "aba"), (Strings{"a"}));
-  // Letters of Unicode 16, which PCRE2 does not know.
+  // Unicode 16 letters, which PCRE2 does not know.
   EXPECT_EQ(matches(Regex("\\b\\p{L}+?x|(?<=!)\\p{L}+"), "!\xe1\xb2\x89\xe1\xb2\x8a"),
             (Strings{"\xe1\xb2\x89\xe1\xb2\x8a"}));
   EXPECT_EQ(matches(Regex("(?<=!)[^\\P{L}]+"), "!\xe1\xb2\x89-"), (Strings{"\xe1\xb2\x89"}));

@@ -13,7 +13,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// A protocol buffer, field by field.
+// Encodes a protocol buffer, field by field.
 std::string varint(uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
@@ -135,7 +135,7 @@ TEST(SentencePiece, RefusesBadMessages) {
             std::string::npos);
 }
 
-// The library has room for 64 on its stack.
+// The library's stack has room for 64.
 TEST(SentencePiece, RefusesDeeplyNestedSymbols) {
   const auto model = [](size_t count) {
     std::string pieces = kSpecial;
@@ -150,11 +150,12 @@ std::string normalized_by(const std::string& map) {
   return kSpecial + piece("a") + kBpe + field(3, field(2, map) + field(3, 0) + field(4, 0));
 }
 
-// A map of one key, "A" to "a", unless `change` spoils it.
+// A map with one key, "A" to "a", which `change` may damage.
 std::string map_of(const std::function<void(std::vector<uint32_t>&, std::string&)>& change) {
-  std::vector<uint32_t> units(512, 1u << 31);  // values of nothing
+  std::vector<uint32_t> units(512, 1u << 31);  // empty values
   std::string replacements("\0a\0", 3);
-  // The root's children start at 256, and those of A at 256 ^ 'A' ^ 1 << 8, with its value first.
+  // The root's children start at 256, and those of A at 256 ^ 'A' ^ 1 << 8, where its value comes
+  // first.
   units[0] = 256u << 10;
   units[256 ^ 'A'] = 'A' | 1u << 8 | ((256u ^ 'A') ^ 260u) << 10;
   units[260] = 1u << 31 | 1;

@@ -78,8 +78,8 @@ TEST(TikToken, JoinsByTheRankOfTheResult) {
   EXPECT_EQ(ids(*codec, "b a"), (Ids{'b', 261}));
 }
 
-// "xyx" can be made of xy+x and of x+yx: both ways have one rank, so that the place decides. The
-// ids are tiktoken's.
+// "xyx" can be merged as xy+x or as x+yx. Both have the same rank, so that the position decides.
+// The ids are tiktoken's.
 TEST(TikToken, JoinsTheLeftmostOfEquals) {
   const auto codec = make_tik_token(lines_of({"yx", "xy", "yxyx", "xyxy", "xyx"}), settings());
   EXPECT_EQ(ids(*codec, "xyxyx"), (Ids{'x', 258}));
@@ -88,7 +88,7 @@ TEST(TikToken, JoinsTheLeftmostOfEquals) {
 }
 
 TEST(TikToken, TakesAWholePieceFirst) {
-  // No merges lead to "xyz"; it is a token all the same.
+  // No merges lead to "xyz", but it is a token.
   std::vector<std::string> words = kWords;
   words.push_back("xyz");
   const auto codec = make_tik_token(lines_of(words), settings());
@@ -138,7 +138,7 @@ TEST(TikToken, MegatronsListBeginsWithSpecialTokens) {
   EXPECT_EQ(codec->decode(Ids{1258, 2, 1097}, true), "abca");
   TikTokenOptions few;
   few.special_count = 8;
-  few.vocabulary_size = 8 + 257;  // all but one word are cut off
+  few.vocabulary_size = 8 + 257;  // all words but one are cut off
   few.special_tokens.push_back("<mine>");
   few.pattern = "v1";
   const auto small = make_tik_token_list(list_of(kWords), few);
@@ -192,7 +192,7 @@ TEST(TikToken, NamesWhatIsWrong) {
             std::string::npos);
 }
 
-// Words of more bytes than the word cache and the short merge take.
+// Words with more bytes than the word cache and the short merge accept.
 TEST(TikToken, LongPieces) {
   const auto codec = make_tik_token(lines_of(kWords), settings());
   std::string text;

@@ -74,7 +74,7 @@ TEST_F(TokenizerFileTest, TellsKindsByContent) {
   const std::string model = read_file(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model");
   write("a", model);
   EXPECT_EQ(kind("a"), Kind::sentence_piece);
-  write("tokenizer.model", byte_lines());  // as Llama 3's is
+  write("tokenizer.model", byte_lines());  // as in Llama 3
   EXPECT_EQ(kind("tokenizer.model"), Kind::tik_token);
   write("b.json", byte_list());
   EXPECT_EQ(kind("b.json"), Kind::tik_token_list);
@@ -171,7 +171,7 @@ TEST_F(TokenizerFileTest, ConfigurationsSayWhatIsWrong) {
             std::string::npos);
 }
 
-// A saved tokenizer opens again and encodes the same.
+// A saved tokenizer opens again and encodes identically.
 TEST_F(TokenizerFileTest, SavesEveryKind) {
   const std::string text = "Hello  w\xc3\xb6rld, 123\n\nthe <|im_start|> \xe4\xb8\xad\xe6\x96\x87";
   for (const char* folder : {"sentencepiece/bpe_llama", "sentencepiece/unigram_nfkc_cf",
@@ -187,7 +187,7 @@ TEST_F(TokenizerFileTest, SavesEveryKind) {
   }
 }
 
-// Bytes changed, cut out, put in or cut off; what still opens encodes and decodes.
+// Bytes are changed, removed, inserted or truncated; files that still open encode and decode.
 void damage(const std::string& path, int rounds, size_t begin = 0) {
   const TokenizerFile whole = read_tokenizer_file(path);
   std::mt19937_64 random(20);

@@ -1,4 +1,4 @@
-// Loading, saving, special tokens, streams, threads, and files that are wrong.
+// Loading, saving, special tokens, streams, threads, and invalid files.
 #include "tokenizers/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -65,8 +65,7 @@ TEST(TokenizerTest, AnyTextComesBack) {
   EXPECT_THROW(tokenizer.encode("broken \xff"), Error);
 }
 
-// A word above the length where the queue takes over, against the definition: lowest rank, leftmost
-// first.
+// A word long enough for the queue, compared with the definition: lowest rank, leftmost first.
 TEST(TokenizerTest, LongWordsMergeLikeShortOnes) {
   const Tokenizer tokenizer = small_tokenizer();
   const Definition definition = parse_definition(to_json(tokenizer));
@@ -185,7 +184,7 @@ TEST(TokenizerTest, ManyThreadsAtOnce) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
-// As in the original, which assigns ids to added tokens itself.
+// As in the original, which assigns the ids of added tokens itself.
 TEST(TokenizerTest, AddedTokensWithIdsThatDoNotFollow) {
   const auto codec = make_pipeline(parse_definition(R"({
     "added_tokens": [
@@ -280,7 +279,7 @@ TEST(TokenizerTest, NamesWhatIsWrongInTheModel) {
   EXPECT_NE(error_with(R"([])", R"([])"), "");
 }
 
-// A tokenizer from hostile text: an Error, or a tokenizer that works.
+// Builds a tokenizer from hostile text: an Error, or a tokenizer that works.
 bool try_out(const std::string& text) {
   try {
     const Tokenizer tokenizer(make_pipeline(parse_definition(text)));
@@ -366,7 +365,7 @@ TEST(BpeTrainerTest, LinesAndProgress) {
   int64_t tokens = 0;
   const Tokenizer tokenizer = trainer.train([&](int64_t now, int64_t) { tokens = now; });
   EXPECT_EQ(tokens, 258);
-  EXPECT_EQ(tokenizer.encode(" \n").size(), 1u);  // and no token runs over a line's end
+  EXPECT_EQ(tokenizer.encode(" \n").size(), 1u);  // and no token crosses a line's end
   EXPECT_EQ(tokenizer.encode(" \n \n").size(), 2u);
   EXPECT_EQ(tokenizer.encode("a 123").size(), 5u);
 }

@@ -1,4 +1,5 @@
-// Tables of characters: against ICU where it knows the property, and characters newer than ICU.
+// Character tables, compared with ICU for the properties that it knows, and characters newer than
+// ICU.
 #include "tokenizers/unicode/unicode.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +44,7 @@ TEST(Unicode, LowerCaseIsIcus) {
     }
   }
   std::string text;
-  append_lowercase(0x130, text);  // one capital, two letters
+  append_lowercase(0x130, text);  // one capital gives two letters
   EXPECT_EQ(text, "i\xcc\x87");
 }
 
@@ -54,11 +55,11 @@ TEST(Unicode, KnowsCharactersOfUnicode16AndCaseOf17) {
   EXPECT_EQ(lowercase(0x10d50), 0x10d70u);
   EXPECT_EQ(category(0x10d40), Category::Nd);
   EXPECT_EQ(category(0x113d1), Category::Lo);  // Tulu-Tigalari
-  EXPECT_EQ(category(0x1fae9), Category::So);  // an emoji of 16
-  EXPECT_EQ(category(0x16ea0), Category::Cn);  // a letter of 17
+  EXPECT_EQ(category(0x1fae9), Category::So);  // an emoji of Unicode 16
+  EXPECT_EQ(category(0x16ea0), Category::Cn);  // a letter of Unicode 17
   EXPECT_EQ(lowercase(0x16ea0), 0x16ebbu);
-  EXPECT_EQ(lowercase(0xab6c), 0xab6cu);   // a capital of 18
-  EXPECT_TRUE(is_word_character(0x24b6));  // alphabetic, but no letter
+  EXPECT_EQ(lowercase(0xab6c), 0xab6cu);   // a capital of Unicode 18
+  EXPECT_TRUE(is_word_character(0x24b6));  // alphabetic, but not a letter
   EXPECT_TRUE(is_word_character(0x200d));
   EXPECT_EQ(category(0x110000), Category::Cn);
 }
@@ -70,7 +71,7 @@ TEST(Unicode, OlderVersions) {
   EXPECT_EQ(category_in_8('!'), Category::Po);
   EXPECT_TRUE(is_mark_in_9(0x301));
   EXPECT_TRUE(is_mark_in_9(0x1cf2));
-  EXPECT_FALSE(is_mark_in_9(0x897));  // of Unicode 16
+  EXPECT_FALSE(is_mark_in_9(0x897));  // added in Unicode 16
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Each setting that nobody gave is logged with its cause.
+// Each setting that was not given is logged with its cause.
 #include "training/derived_settings.h"
 
 #include <gtest/gtest.h>
@@ -198,7 +198,7 @@ TEST(DerivedSettings, OfTheSchedule) {
   EXPECT_EQ(notes_of(s)["lr-decay-samples"], "40: --train-samples");
   s.optimizer.lr_warmup_fraction = 0.13;
   EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "5: 0.13 x 40 decay samples = 5.2 samples");
-  settings::TrainSettings open = small();  // a plan of steps without an end
+  settings::TrainSettings open = small();  // a plan without a number of steps
   open.batch.train_iters.reset();
   EXPECT_FALSE(notes_of(open).contains("lr-decay-iters"));
   open.optimizer.lr_warmup_fraction = 0.25;

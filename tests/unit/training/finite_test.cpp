@@ -14,7 +14,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 class Finite : public ::testing::Test {
  protected:
   Finite() : runtime({DeviceKind::reference, 0}, 2) {}
-  // Ones, but for some elements.
+  // Ones, except for some elements.
   Tensor tensor(Shape shape, DType type, const std::vector<std::pair<int64_t, double>>& others) {
     Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "test");
     std::vector<double> values(static_cast<size_t>(shape.elements()), 1.0);

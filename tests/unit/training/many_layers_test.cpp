@@ -14,7 +14,7 @@ plan::Plan plan_of(settings::TrainSettings s, int64_t layers) {
   return make_plan(s, {});
 }
 
-// Activations but for holes between their blocks.
+// Compares activations without the holes between their blocks.
 void expect_alike(const plan::MemoryUse& a, const plan::MemoryUse& b) {
   for (size_t i = 0; i < a.arenas.size(); ++i) {
     const auto bytes = static_cast<double>(b.arenas[i]);
@@ -27,7 +27,7 @@ void expect_alike(const plan::MemoryUse& a, const plan::MemoryUse& b) {
 
 constexpr Depths kDepths{{256, 512, 768}, 1280};
 
-// Extrapolating three depths to a fourth gives the numbers of that depth's own run.
+// Extrapolates three depths to a fourth, and compares with a run of that depth.
 void expect_exact(const settings::TrainSettings& s) {
   const Depths depths = kDepths;
   std::array<plan::Plan, 3> plans;
@@ -111,7 +111,7 @@ TEST(ManyLayers, DepthsAreDividedAsTheWhole) {
   EXPECT_LT(depths->layers[2], 4096);
 }
 
-// A kernel's time grows with its operations, or with its bytes where it has none.
+// A kernel's time grows with its operations, or with its bytes if it has no operations.
 TEST(ManyLayers, TimesGrowWithTheWork) {
   plan::Plan timed, deep;
   timed.step_seconds = 1;

@@ -1,4 +1,4 @@
-// --model-config: a model by the config.json of a file or of a name.
+// --model-config: a model from the config.json of a file or of a name.
 #include "training/model_source.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(ModelSource, ErrorsNameWhatThereIs) {
   fs::remove(file);
 }
 
-// A name is checked before anything is opened, as flags are.
+// Like flags, a name is checked before any file is opened.
 TEST(ModelSource, SettingsThatDoNotGoWithItAreRefused) {
   settings::TrainSettings s = described_by("twins/qwen3_0.6b");
   check_settings(s, true);

@@ -1,4 +1,4 @@
-// Directories of every family, with the names and the further tensors that published files have.
+// Directories of every family with the names and additional tensors of published files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ class PublishedNames : public ::testing::TestWithParam<const char*> {
       return name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
     });
   }
-  // Types that no model has among them.
+  // Includes types that no model has.
   Tensors buffers(const std::string& prefix) const {
     const std::string model(model_->family());
     const std::string mask(4, '\1'), angles(24, '\0');
@@ -199,7 +199,7 @@ TEST_P(PublishedNames, LoadAHeadThatStandsForTheEmbedding) {
 
 class PublishedTiedNames : public PublishedNames {};
 
-// Copies of a tied matrix are equal by their values, in whatever types they are.
+// Copies of a tied matrix are compared by value, whatever their types.
 TEST_P(PublishedTiedNames, LoadCopiesOfTwoTypes) {
   Tensors tensors = tensors_;
   RawTensor head = *std::ranges::find(tensors_, tied_->table, &RawTensor::name);
@@ -229,7 +229,7 @@ std::vector<const char*> tied_families() {
 }
 INSTANTIATE_TEST_SUITE_P(Families, PublishedTiedNames, ::testing::ValuesIn(tied_families()));
 
-// A config.json that leaves such a key at its default describes the model without them.
+// If a config.json omits such a key, its default means a model without these tensors.
 TEST(PublishedTensors, AreLeftOutByKeysThatConfigJsonLacks) {
   const std::string original = testing::family_directory("glm4_moe");
   const checkpoint::TemporaryDirectory folder;
@@ -259,7 +259,7 @@ TEST(PublishedTensors, AreLeftOutByKeysThatConfigJsonLacks) {
   EXPECT_NE(error_with(given, more).find("not in the model: 1"), std::string::npos);
 }
 
-// A state of a module, which may be absent, must not be overlooked.
+// A module's state may be absent, but a present one must not be overlooked.
 TEST(StoredNames, FindAStateWithoutItsPrefix) {
   const std::string original = testing::family_directory("glm4_moe");
   const checkpoint::TemporaryDirectory folder;

@@ -20,7 +20,7 @@ namespace {
 using testing::error_of;
 using testing::has;
 
-// Flags of generate and serve, which this test cannot see.
+// Flags of generate and serve, which this test does not cover.
 const std::set<std::string, std::less<>> kOfCommands = {
     "prompt-file",       "output", "host", "port", "api-key-file", "chat-template",
     "served-model-name", "json"};
@@ -32,7 +32,7 @@ std::string compared(const Fields& fields) {
   return text;
 }
 
-// Gives a field another value; false where none is found.
+// Gives a field another value. Returns false if there is none.
 bool change(Field& field) {
   const std::string before = field.get();
   std::vector<std::string> candidates = field.choices;
@@ -136,7 +136,7 @@ TEST(SameSettings, FilesAreComparedByContent) {
   EXPECT_TRUE(has(with("load", {at / "copy"}), "--load=no checkpoint\n"));
 }
 
-// Error that each rank throws.
+// Returns the error that each rank throws.
 std::vector<std::string> errors_of(const std::vector<std::vector<ComparedSetting>>& own) {
   std::vector<std::string> errors(own.size());
   comm::run_ranks(static_cast<int>(own.size()), [&](comm::Group& world) {

@@ -51,8 +51,8 @@ TEST(SettingChanges, AreThoseThatTheNumbersFollowFrom) {
   settings::TrainSettings now = before;
   now.runtime.threads = 2;
   now.log.log_interval = 7;
-  now.optimizer.config.lion_beta1 = 0.5;  // Adam is at work
-  now.batch.micro_batch_size = 1;         // the batch stays
+  now.optimizer.config.lion_beta1 = 0.5;  // Adam does not use it
+  now.batch.micro_batch_size = 1;         // the global batch stays
   now.batch.global_batch_size = 2;
   EXPECT_EQ(changes(saved, now), std::set<std::string>{});
   now.optimizer.config.clip_grad = 0;
@@ -97,7 +97,8 @@ TEST(SettingChanges, AnOlderCheckpointIsNotComparedWithWhatItDoesNotTell) {
             "--train-iters 10 and --extend-to-iters 20");
 }
 
-// The base decides the order and the schedule; with --override-opt-param-scheduler the end does.
+// The original end decides the order and the schedule; with --override-opt-param-scheduler, the new
+// end does.
 TEST(ExtendToIters, LeavesWhatFollowsFromTheStepsOfBefore) {
   settings::TrainSettings s = with_steps(10);
   s.batch.extend_to_iters = 25;

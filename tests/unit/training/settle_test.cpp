@@ -20,7 +20,7 @@ settings::TrainSettings small() {
   return s;
 }
 
-// The error for these flags, which are appended to those above. "" if there is none.
+// The error for these flags, which are appended to those above; "" if there is none.
 template <class F>
 std::string refusal(F&& f) {
   try {
@@ -136,7 +136,7 @@ TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
   EXPECT_TRUE(has(refusal_of({{"min-lr", "1"}}, open), {"--min-lr is 1"}));
 }
 
-// A plan needs no --lr, and checks the other flags all the same.
+// A plan needs no --lr, but still checks the other flags.
 TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
   settings::TrainSettings s = small();
   s.optimizer.lr.reset();

@@ -1,4 +1,4 @@
-// The settings of a small model, to which tests add what they are about.
+// Settings of a small model, to which tests add their own.
 #pragma once
 
 #include "settings/settings.h"

@@ -1,4 +1,4 @@
-// Each stage of settings alone: what it makes of them, and what it says of that.
+// Each stage of settings alone: its result, and its notes.
 #include <gtest/gtest.h>
 
 #include "base/error.h"

@@ -1,5 +1,4 @@
-// The parts of a step, each without the others: passes, totals, times, the outcome; and those of a
-// run around it.
+// Each part of a step alone: passes, totals, times, the outcome; and the parts of a run around it.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -92,7 +91,7 @@ TEST_F(Parts, TotalsAreLossesTokensAndMetrics) {
   EXPECT_EQ(all.metrics[0].value, 5);
 }
 
-// Whatever the order of a schedule, each micro-batch reports its loss, which equals that of an
+// In any order of a schedule, each micro-batch reports its loss, which equals that of an
 // evaluation, and weights get their gradients.
 TEST_F(Parts, PassesMakeLossesInAnyOrder) {
   model_.initialize(3);

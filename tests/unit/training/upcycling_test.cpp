@@ -1,4 +1,4 @@
-// Models whose experts begin as the feed-forward blocks of a dense one.
+// Models whose experts start as copies of a dense model's feed-forward blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class Upcycled : public ::testing::Test {
     return logits(*load_model(directory, dense(family), runtime_, DType::f64, 0));
   }
 
-  // `look` sees the parameters.
+  // `look` is called with the parameters.
   std::vector<double> upcycled_logits(
       const std::string& family, const UpcyclingFlags& flags,
       const std::function<void(std::span<const parallel::Shard>)>& look = {}) {
@@ -58,7 +58,7 @@ class Upcycled : public ::testing::Test {
     return logits(trained.parts.whole());
   }
 
-  // The largest difference, in terms of the largest logit.
+  // Returns the largest difference, relative to the largest logit.
   static double distance(const std::vector<double>& a, const std::vector<double>& b) {
     double difference = 0, largest = 0;
     if (a.size() != b.size()) return INFINITY;
@@ -123,8 +123,8 @@ TEST_F(Upcycled, RoutersWhoseWeightsAddUpToTheSameKeepWhatTheDenseModelComputes)
   }
 }
 
-// The weights of a softmax over all experts, and of one sigmoid, add up to what the token makes of
-// it.
+// The weights of a softmax over all experts, or of one sigmoid, have a sum that depends on the
+// token.
 TEST_F(Upcycled, RoutersWhoseWeightsDoNotComeNearWhatTheDenseModelComputes) {
   const std::vector<double> expected = dense_logits("llama");
   UpcyclingFlags before = four_experts(2), one = four_experts(1);

@@ -1,4 +1,4 @@
-// Initial weights by flag, and their length.
+// Initial weights selected by a flag, and their norm.
 #include "training/weights_norm.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// What device code is written with, on the CPU: a thread of a block is a fiber that runs until it
-// synchronizes with others. Threads that wait for one another in any other way (a spin on memory)
-// hang.
+// Device code's built-ins on the CPU. Each thread of a block is a fiber that runs until it
+// synchronizes with others. Threads that wait for each other in any other way, such as a spin on
+// memory, hang.
 #pragma once
 
 #include <algorithm>
@@ -23,32 +23,32 @@
 #define __align__(n) alignas(n)
 #define __grid_constant__
 
-// Indices of the CUDA thread that is running.
+// Indices of the running CUDA thread.
 extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cuda_shim {
 
 struct Here {
-  int lane;                       // of its warp
-  unsigned char* dynamic_shared;  // of its block
+  int lane;                       // lane in its warp
+  unsigned char* dynamic_shared;  // shared by its block
 };
 extern __thread Here here;
 
 enum class WarpCall { shuffle, ballot, sync, matrices, product };
-// Waits for all lanes of the warp, which must make the same call; what each of them gave, by lane.
-// It may be read until the thread's next call.
+// Waits for all lanes of the warp, which must make the same call. Returns the value of each lane;
+// valid until the thread's next call.
 const uint64_t* exchange(WarpCall call, unsigned mask, uint64_t value);
-// The same of a lane's part of the operands of a product of matrices.
+// The same for a lane's operands of a matrix product.
 struct Operands {
   float value[12];
 };
 const Operands* exchange_operands(const Operands& operands);
 void sync_block();
-// Fills `to` with NaNs, and copies, or fills with zeros, when the thread waits. Stops the kernel
-// for addresses that are no multiples of `bytes`, and where a thread ends that has not waited.
+// Fills `to` with NaNs. When the thread waits, copies, or fills with zeros if `there` is false.
+// Stops the kernel if an address is not a multiple of `bytes` or a thread ends without waiting.
 void copy_later(void* to, const void* from, int bytes, bool there);
 void wait_for_copies();
-// Gives up the kernel.
+// Abandons the kernel.
 [[noreturn]] void stop_kernel(const char* why);
 
 template <class T>
@@ -145,7 +145,7 @@ T atomicMin(T* p, T value) {
   return old;
 }
 
-// Loads and stores with hints for caches.
+// Loads and stores with cache hints.
 template <class T>
 T __ldg(const T* p) {
   return *p;
@@ -175,7 +175,7 @@ void __stwt(T* p, T value) {
   *p = value;
 }
 
-// Numbers. Each function of floats is rounded to nearest.
+// Arithmetic. Each function of floats is rounded to nearest.
 template <class T>
   requires std::is_arithmetic_v<T>
 constexpr T min(T a, T b) {

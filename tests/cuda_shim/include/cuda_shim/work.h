@@ -1,4 +1,4 @@
-// For libraries of CUDA that are written for the CPU.
+// Interface for stand-ins of CUDA libraries on the CPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace cuda_shim {
 
-// Queues work of the host's on a stream; `name` is its name in problems.
+// Queues host work on a stream; `name` identifies it in problems.
 cudaError_t enqueue(cudaStream_t stream, std::string name, std::function<void()> work);
 // True if all of these bytes are live device memory.
 bool is_device_memory(const void* p, size_t bytes);

@@ -18,7 +18,7 @@ HIDDEN, FFN, EXPERTS, LAYERS = 64, 32, 2, 2
 
 
 def packed(rows, columns):
-    """Random blocks, and scales that give weights of about 0.02."""
+    """Random blocks, with scales that give weights of about 0.02."""
     blocks = torch.randint(0, 256, (EXPERTS, rows, columns // 32, 16), dtype=torch.uint8)
     return blocks, torch.randint(116, 122, (EXPERTS, rows, columns // 32), dtype=torch.uint8)
 
@@ -65,7 +65,8 @@ def directories(out):
 
 
 def every_value(out):
-    """All 16 values with each scale but 255, which is NaN in the format and an infinity there."""
+    """All 16 values with each scale except 255, which is NaN in the format and an infinity
+    there."""
     scales = torch.arange(255, dtype=torch.uint8).view(1, 255, 1)
     codes = torch.arange(32, dtype=torch.uint8) % 16
     blocks = (codes[0::2] | codes[1::2] << 4).expand(1, 255, 1, 16).contiguous()

@@ -19,7 +19,8 @@ rng = random.Random(20260117)
 
 
 class CountPenalties(LogitsProcessor):
-    """mu[j] - c[j] * frequency - (c[j] > 0) * presence, c[j] how often token j was generated."""
+    """mu[j] - c[j] * frequency - (c[j] > 0) * presence, where c[j] is the count of token j in the
+    generated text."""
 
     def __init__(self, prompt, presence, frequency):
         self.prompt, self.presence, self.frequency = prompt, presence, frequency
@@ -33,7 +34,7 @@ class CountPenalties(LogitsProcessor):
 def random_logits(count):
     spread = rng.choice([1.0, 2.0])
     values = torch.tensor([rng.gauss(0, spread) for _ in range(count)], dtype=torch.float32)
-    assert len(set(values.tolist())) == count  # the order of equal ones is not defined there
+    assert len(set(values.tolist())) == count  # the order of equal values is not defined there
     return values
 
 
@@ -50,7 +51,7 @@ CHOICES = {
     "repetition_penalty": lambda v: rng.choice([0.5, 1.1, 1.3, 2.0]),
     "presence_penalty": lambda v: rng.choice([-2, -0.5, 0.25, 1, 2]),
     "frequency_penalty": lambda v: rng.choice([-2, -0.5, 0.25, 1, 2]),
-    # fp32 holds them: transformers has its biases there
+    # representable in fp32, the type of transformers' biases
     "logit_bias": lambda v: {str(i): rng.choice([-100, -3.5, -1, 0.25, 2, 5]) for i in some(range(v), 1, 6)},
     "min_tokens": lambda v: rng.randint(1, 6),
     "allowed": lambda v: some(range(v), 3, v // 2),
@@ -97,7 +98,7 @@ def processors(model, case, prompt):
 
 
 def distribution(model, case, logits):
-    """Probabilities of what is left, by id."""
+    """Probabilities of the remaining tokens, by id."""
     prompt = len(case["prompt"])
     ids = torch.tensor([case["prompt"] + case["generated"]])
     scores = processors(model, case, prompt)(ids, logits[None].to(torch.float64))[0]
@@ -110,7 +111,7 @@ def distribution(model, case, logits):
 
 
 def near_a_limit(case, logits, model):
-    """Whether top_p or min_p cut where another rounding would cut elsewhere."""
+    """True if another rounding would change where top_p or min_p cut."""
     found = distribution(model, case, logits)
     moved = [dict(case, **{n: case[n] * f}) for n in ("top_p", "min_p") if n in case for f in (1 - 1e-9, 1 + 1e-9)]
     return any(distribution(model, m, logits).keys() != found.keys() for m in moved)
@@ -126,7 +127,7 @@ def main():
     with open("cases.jsonl", "w", encoding="utf-8") as file:
         for row, name in cases:
             vocabulary = VOCABULARIES[row]
-            pool = some(range(vocabulary), 6, 12)  # few, so that they repeat
+            pool = some(range(vocabulary), 6, 12)  # few different tokens, so that they repeat
             case = {"logits": row, **random_options(vocabulary, name)}
             case["prompt"] = rng.choices(pool, k=rng.randint(1, 8))
             case["generated"] = rng.choices(pool, k=rng.randint(0, 8))
@@ -137,7 +138,7 @@ def main():
             case["ids"], case["probabilities"] = list(found), list(found.values())
             file.write(json.dumps(case) + "\n")
     with open("logits.jsonl", "w", encoding="utf-8") as file:
-        for row in rows:  # no JSON has infinities
+        for row in rows:  # JSON has no infinities
             file.write(json.dumps([None if v == -torch.inf else v for v in row.tolist()]) + "\n")
 
 

@@ -19,7 +19,7 @@ torch.manual_seed(5)
 
 
 def as_state_dict(tensors):
-    """With what nn.Module.state_dict() has besides tensors."""
+    """With the non-tensor entries of nn.Module.state_dict()."""
     state = OrderedDict(tensors)
     state._metadata = OrderedDict([("", {"version": 1}), ("transformer", {"version": 1})])
     return state
@@ -37,7 +37,7 @@ def copy_config(source, target):
 
 
 def gpt2(source, out):
-    """As early models were published: masks, and the output layer, which shares the table's storage."""
+    """As in early published models: masks, and an output layer that shares the table's storage."""
     tensors = load_file(source / "model.safetensors")
     positions = tensors["transformer.wpe.weight"].shape[0]
     for layer in range(3):
@@ -92,7 +92,7 @@ def small_tensors():
     tensors["row"] = base[2]
     tensors["every_second"] = base.view(-1)[1::2]
     tensors["permuted"] = tensors["float16"].view(2, 2, 3, 2).permute(3, 0, 2, 1)
-    tensors["one_row"] = base.as_strided((1, 6), (1, 1), 6)      # the stride of a dimension of one element says nothing
+    tensors["one_row"] = base.as_strided((1, 6), (1, 1), 6)      # a dimension of one element has any stride
     tensors["scalar_inside"] = base[3, 5]
     return tensors
 

@@ -1,5 +1,5 @@
-// The block's dynamic shared memory, on the CPU: it ends where memory that faults begins, and is
-// full of NaNs when the block begins.
+// A block's dynamic shared memory on the CPU. It ends at a page that faults, and is filled with
+// NaNs when the block begins.
 #pragma once
 
 #include <cuda_runtime.h>

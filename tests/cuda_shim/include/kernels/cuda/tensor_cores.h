@@ -1,5 +1,5 @@
-// Tensor cores and late copies, on the CPU: what they read is exchanged among the fibers of a warp,
-// and a copy's target is NaN until its thread has waited.
+// Tensor cores and asynchronous copies on the CPU. Operands are exchanged among the fibers of a
+// warp, and a copy's target is NaN until its thread has waited.
 #pragma once
 
 #include <cuda_runtime.h>
