@@ -17,6 +17,10 @@ constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
 
 enum class Positions { none, learned, rotary };
 
+// How scores become probabilities, by problem_type in config.json: none for regression; sigmoid for
+// one label otherwise.
+enum class ScoreActivation { none, sigmoid, softmax };
+
 struct AttentionFacts {
   int64_t heads = 0, key_heads = 0, head_size = 0;
   bool qkv_bias = false;
@@ -60,6 +64,8 @@ struct ModelFacts {
   // reward model) or with one logit per class.
   int64_t score_labels = 0;
   int64_t score_padding = -1;  // token id that is skipped when looking for the last token; -1: none
+  std::vector<std::string> label_names;  // of each score
+  ScoreActivation score_activation = ScoreActivation::none;
   // Initial values of training.
   double hidden_dropout = 0, attention_dropout = 0, init_std = 0.02;
 

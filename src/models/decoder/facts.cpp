@@ -59,6 +59,12 @@ int64_t parameter_count(const DecoderValue& v) {
   return size;
 }
 
+ScoreActivation activation_of(const DecoderValue& v) {
+  if (v.score_labels > 1) return ScoreActivation::softmax;
+  const bool number = v.score_labels == 0 || v.score_problem == ScoreProblem::by_labels;
+  return number ? ScoreActivation::none : ScoreActivation::sigmoid;
+}
+
 FeedForwardFacts feed_forward_facts(const nn::MlpConfig& mlp) {
   return {.width = mlp.ffn, .activation = mlp.activation, .gated = mlp.gated, .bias = mlp.bias};
 }
@@ -90,6 +96,8 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .tied = !v.untied,
       .score_labels = v.score_labels,
       .score_padding = v.score_pad_token,
+      .label_names = v.score_label_names,
+      .score_activation = activation_of(v),
       .hidden_dropout = v.hidden_dropout,
       .attention_dropout = v.attention_dropout,
       .init_std = v.init_method_std,

@@ -248,6 +248,9 @@ void DecoderValue::check() const {
   MG_CHECK(score_labels >= 0 && score_labels <= kMaxVocabulary,
            "a score head has {} labels; their number must lie in [1, {}]", score_labels,
            kMaxVocabulary);
+  MG_CHECK(std::ssize(score_label_names) == score_labels,
+           "a score head of {} labels has {} names of labels; give one for each", score_labels,
+           score_label_names.size());
 }
 
 }  // namespace megatron::models

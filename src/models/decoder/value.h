@@ -53,6 +53,10 @@ struct LayerValue {
   nn::MoeConfig* moe() { return std::get_if<nn::MoeConfig>(&feed_forward); }
 };
 
+// problem_type in config.json. by_labels: regression for one label, single_label_classification for
+// several. classification: the latter for one label. unnamed: the key is absent.
+enum class ScoreProblem { by_labels, unnamed, classification };
+
 struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
   std::optional<int64_t> context;  // overrides context_length()'s rule; not stored in files
@@ -69,6 +73,8 @@ struct DecoderValue {
   int64_t score_labels = 0;
   int64_t score_pad_token =
       -1;  // the last token is the last one with another id; -1: the last of all
+  std::vector<std::string> score_label_names;  // [score_labels]
+  ScoreProblem score_problem = ScoreProblem::by_labels;
 
   double hidden_dropout = 0, attention_dropout = 0;
   nn::RouterTraining router;

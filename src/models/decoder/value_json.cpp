@@ -28,6 +28,8 @@ constexpr std::array kNames<nn::RopeScaling> = {"none",   "linear", "dynamic",
                                                 "llama3", "yarn",   "longrope"};
 template <>
 constexpr std::array kNames<kernels::RouterScore> = {"softmax", "sigmoid", "sqrtsoftplus"};
+template <>
+constexpr std::array kNames<ScoreProblem> = {"by-labels", "unnamed", "classification"};
 
 // Calls f(name, field, always) for each field: `always` are written whatever their value.
 constexpr auto kNorm = [](auto& n, auto&& f) {
@@ -123,13 +125,16 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("untied", v.untied, true);
   f("score-labels", v.score_labels, false);
   f("score-pad-token", v.score_pad_token, false);
+  f("score-label-names", v.score_label_names, false);
+  f("score-problem", v.score_problem, false);
 };
 
 template <class T>
 Json json_of(const T& value) {
   if constexpr (std::is_enum_v<T>) {
     return Json(kNames<T>[static_cast<size_t>(value)]);
-  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+  } else if constexpr (std::is_same_v<T, std::vector<double>> ||
+                       std::is_same_v<T, std::vector<std::string>>) {
     return Json(Json::Array(value.begin(), value.end()));
   } else {
     return Json(value);
@@ -186,6 +191,9 @@ class Reader {
   static void read(const Json& json, std::string& to) { to = json.as_string(); }
   static void read(const Json& json, std::vector<double>& to) {
     for (const Json& number : json.as_array()) to.push_back(number.as_number());
+  }
+  static void read(const Json& json, std::vector<std::string>& to) {
+    for (const Json& text : json.as_array()) to.push_back(text.as_string());
   }
   template <class E>
     requires std::is_enum_v<E>

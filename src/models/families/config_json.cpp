@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "models/facts.h"
 #include "models/families/rotary_json.h"
 
 namespace megatron::models {
@@ -297,6 +298,38 @@ void write_gemma(const DecoderValue& value, Json& j) {
   j.set("use_bidirectional_attention", false);
 }
 
+namespace {
+
+// Names by their numbers in id2label, or LABEL_0, LABEL_1, ... if the key is absent.
+std::vector<std::string> label_names(const Json& j) {
+  std::vector<std::string> names;
+  const Json* labels = present(j, "id2label");
+  if (labels == nullptr || !labels->is_object() || labels->as_object().empty()) {
+    const int64_t count = integer(j, "num_labels", 2);
+    MG_CHECK(count <= kMaxVocabulary, "config.json has num_labels = {}; it must lie in [1, {}]",
+             count, kMaxVocabulary);
+    for (int64_t i = 0; i < count; ++i) names.push_back("LABEL_" + std::to_string(i));
+    return names;
+  }
+  for (size_t i = 0; i < labels->as_object().size(); ++i) {
+    const Json* name = labels->find(std::to_string(i));
+    MG_CHECK(name != nullptr,
+             "config.json has {} labels in id2label, but none with the number {}; they must be "
+             "numbered from 0 on",
+             labels->as_object().size(), i);
+    names.push_back(name->is_string() ? name->as_string() : name->dump());
+  }
+  return names;
+}
+
+ScoreProblem score_problem(const std::string& name, int64_t labels) {
+  if (name.empty()) return ScoreProblem::unnamed;
+  return labels == 1 && name != "regression" ? ScoreProblem::classification
+                                             : ScoreProblem::by_labels;
+}
+
+}  // namespace
+
 void read_score_head(const Json& j, DecoderValue& value) {
   const Json* architectures = present(j, "architectures");
   if (architectures == nullptr || !architectures->is_array() || architectures->as_array().empty())
@@ -304,14 +337,13 @@ void read_score_head(const Json& j, DecoderValue& value) {
   const std::string name =
       read("architectures", [&] { return architectures->as_array()[0].as_string(); });
   if (!name.ends_with("ForSequenceClassification")) return;
-  const Json* labels = present(j, "id2label");
   const std::string problem = text(j, "problem_type", "");
   MG_CHECK(problem != "multi_label_classification",
            "config.json has problem_type = multi_label_classification, which is not supported; "
            "regression with one label and single_label_classification are");
-  value.score_labels = labels != nullptr && labels->is_object() && !labels->as_object().empty()
-                           ? static_cast<int64_t>(labels->as_object().size())
-                           : integer(j, "num_labels", 2);
+  value.score_label_names = label_names(j);
+  value.score_labels = std::ssize(value.score_label_names);
+  value.score_problem = score_problem(problem, value.score_labels);
   if (const Json* pad = present(j, "pad_token_id"))
     value.score_pad_token = read("pad_token_id", [pad] { return pad->as_integer(); });
   MG_CHECK(problem != "regression" || value.score_labels == 1,
@@ -326,15 +358,19 @@ void write_score_head(const DecoderValue& value, const std::string& name, Json& 
     return;
   }
   j.set("architectures", Json::Array{name + "ForSequenceClassification"});
-  Json::Object names, numbers;
+  Json names = Json::Object{}, numbers = Json::Object{};
   for (int64_t i = 0; i < value.score_labels; ++i) {
-    names.emplace_back(std::to_string(i), "LABEL_" + std::to_string(i));
-    numbers.emplace_back("LABEL_" + std::to_string(i), i);
+    const std::string& label = value.score_label_names[static_cast<size_t>(i)];
+    names.set(std::to_string(i), label);
+    numbers.set(label, i);
   }
   j.set("id2label", std::move(names));
   j.set("label2id", std::move(numbers));
   j.set("pad_token_id", value.score_pad_token >= 0 ? Json(value.score_pad_token) : Json());
-  j.set("problem_type", value.score_labels == 1 ? "regression" : "single_label_classification");
+  if (value.score_problem == ScoreProblem::unnamed) return;
+  const bool regression =
+      value.score_labels == 1 && value.score_problem == ScoreProblem::by_labels;
+  j.set("problem_type", regression ? "regression" : "single_label_classification");
 }
 
 FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> layer_norms) {

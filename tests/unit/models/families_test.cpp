@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/model_flags.h"
 #include "models/stage.h"
+#include "text.h"
 #include "tiny_gpt.h"
 #include "unit/models/family_models.h"
 
@@ -173,6 +174,50 @@ TEST(Families, ScoreHeads) {
     Json config = testing::qwen2_classifier();  // with three labels
     config.set("problem_type", problem);
     EXPECT_THROW(model_from_config_json(config), Error) << problem;
+  }
+}
+
+TEST(Families, NamesOfLabelsAreKept) {
+  Json config = testing::qwen2_classifier();
+  const auto kept = [&] {
+    const Model model = model_from_config_json(config);
+    const Json written = model->config_json(DType::f32);
+    EXPECT_EQ(model_from_config_json(written)->describe(), model->describe());
+    return written;
+  };
+  config.set("id2label", Json::parse(R"({"1": "bad", "2": "so-so", "0": "good"})"));
+  const std::vector<std::string> names = {"good", "bad", "so-so"};
+  EXPECT_EQ(model_from_config_json(config)->facts().label_names, names);
+  const Json written = kept();
+  EXPECT_EQ(written["id2label"].dump(), R"({"0": "good", "1": "bad", "2": "so-so"})");
+  EXPECT_EQ(written["label2id"].dump(), R"({"good": 0, "bad": 1, "so-so": 2})");
+  for (const char* wrong : {R"({"0": "good", "2": "bad"})", R"({"1": "good"})"}) {
+    config.set("id2label", Json::parse(wrong));
+    testing::expect_contains(testing::error_of([&] { model_from_config_json(config); }),
+                             {"id2label", "numbered from 0 on"});
+  }
+  config.set("id2label", Json());
+  config.set("num_labels", 2);
+  EXPECT_EQ(kept()["id2label"].dump(), R"({"0": "LABEL_0", "1": "LABEL_1"})");
+}
+
+TEST(Families, ProblemTypesAreKept) {
+  constexpr const char* kOne = "single_label_classification";
+  const std::tuple<int64_t, Json, ScoreActivation> cases[] = {
+      {3, kOne, ScoreActivation::softmax},      {3, Json(), ScoreActivation::softmax},
+      {1, kOne, ScoreActivation::sigmoid},      {1, Json(), ScoreActivation::sigmoid},
+      {1, "regression", ScoreActivation::none},
+  };
+  for (const auto& [labels, problem, activation] : cases) {
+    Json config = testing::qwen2_classifier();
+    config.set("id2label", Json());
+    config.set("num_labels", labels);
+    config.set("problem_type", problem);
+    const Model model = model_from_config_json(config);
+    EXPECT_EQ(model->facts().score_activation, activation) << labels << problem.dump();
+    const Json written = model->config_json(DType::f32);
+    const Json* found = written.find("problem_type");
+    EXPECT_EQ(found == nullptr ? Json() : *found, problem) << labels;
   }
 }
 
