@@ -77,8 +77,8 @@ class TinyModel final : public models::Stage {
     return inner_->loss(tape, in, batch);
   }
   Var logits(Tape& tape, const Bundle& in) const override { return inner_->logits(tape, in); }
-  Var log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
-    return inner_->log_probabilities(tape, in, batch);
+  Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
+    return inner_->objective_values(tape, in, batch);
   }
   Tensor loss_logits(Tape& tape, const Bundle& in) const override {
     return inner_->loss_logits(tape, in);

@@ -41,10 +41,10 @@ RANK = {
     "training": 13,
     "server": 14,
     "post_training": 14,
-    "selftest": 14,
-    "bench": 15,
+    "selftest": 15,
     "rl": 15,
-    "cli": 16,
+    "bench": 16,
+    "cli": 17,
 }
 PROGRAM = "src/main.cpp"  # the one file outside the rooms; it only includes cli
 

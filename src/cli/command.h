@@ -14,6 +14,8 @@ namespace megatron::cli {
 // arguments are those after the command's name.
 int train(const Arguments& arguments);
 int sft(const Arguments& arguments);
+int reward(const Arguments& arguments);
+int classify(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
 int serve(const Arguments& arguments);

@@ -62,6 +62,12 @@ void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
     all.push_back({{"--vocab-size INT"}, "number of tokens, or --tokenizer-model DIR"});
 }
 
+const char* examples_of(const std::string& task) {
+  if (task == "sft") return "chats: JSON lines with \"messages\"";
+  if (task == "reward") return "pairs: JSON lines with \"chosen\" and \"rejected\"";
+  return "texts: JSON lines with \"text\" and \"label\"";
+}
+
 std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
   std::vector<Missing> all;
   add_shape(s, all);
@@ -72,8 +78,8 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
     if (!s.batch.train_iters && !s.batch.train_samples)
       all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
     if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "peak learning rate"});
-    if (!corpus::names_data(s.data) && s.data.chats)
-      all.push_back({{"--data-path FILE"}, "chats: JSON lines with \"messages\""});
+    if (!corpus::names_data(s.data) && !s.data.pretrains())
+      all.push_back({{"--data-path FILE"}, examples_of(s.data.task)});
     else if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
                      "output of megatron preprocess, or --mock-data for synthetic tokens"});
@@ -118,9 +124,9 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back("--" + flag);
     words.push_back(value);
   };
-  if (s.data.chats)
-    return {"--model",      "DIR",  "--data-path",        "chats.jsonl", "--save",        "OUT",
-            "--seq-length", "2048", "--micro-batch-size", "1",           "--train-iters", "500",
+  if (!s.data.pretrains())
+    return {"--model",      "DIR",  "--data-path",        "FILE.jsonl", "--save",        "OUT",
+            "--seq-length", "2048", "--micro-batch-size", "1",          "--train-iters", "500",
             "--lr",         "2e-5"};
   std::optional<LocalData> local;
   const bool needs_data = !planned && !corpus::names_data(s.data);
@@ -194,8 +200,8 @@ void require_flags(const TrainSettings& settings, const std::string& command,
   std::erase(whole, "--print-config");
   const Arguments added = completion(settings, planned);
   whole.insert(whole.end(), added.begin(), added.end());
-  const bool accepted = !settings.data.chats && is_accepted(settings, added, planned);
-  if (!accepted) whole = settings.data.chats ? added : completion({}, planned);
+  const bool accepted = settings.data.pretrains() && is_accepted(settings, added, planned);
+  if (!accepted) whole = !settings.data.pretrains() ? added : completion({}, planned);
   fail("megatron {} needs {} more flag{}:\n{}{}\n{}\n{}See megatron {} --help.", command, count,
        count == 1 ? "" : "s", lines,
        accepted ? "A complete command that runs here:" : "A complete command from another run:",

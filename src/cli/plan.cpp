@@ -10,6 +10,7 @@
 #include "cli/missing_flags.h"
 #include "plan/page.h"
 #include "plan/plan_json.h"
+#include "post_training/tasks.h"
 #include "training/plan/make_plan.h"
 #include "training/settle.h"
 
@@ -82,6 +83,7 @@ int plan(const Arguments& arguments) {
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {
     take_ranks_here();
+    options.task = post_training::make_task(settings.data);
     options.rates = plan::user_rates(settings.runtime.measure_peak);
     return training::make_plan(settings, options);
   });

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/missing_flags.h"
 #include "cli/training_command.h"
+#include "post_training/tasks.h"
 #include "training/settle.h"
 #include "training/trainer.h"
 
@@ -71,6 +72,7 @@ int run_training(const TrainingCommand& command, settings::TrainSettings& settin
                            command.complete(settings);
                            require_flags(settings, name, arguments);
                            training::check_settings(settings, false);
+                           post_training::make_task(settings.data);
                          }})) {
     return *code;
   }
@@ -79,7 +81,8 @@ int run_training(const TrainingCommand& command, settings::TrainSettings& settin
   // Installed before any thread is created, so that no signal ends the process unnoticed.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(exit_signals(), tell_signal);
-  const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};
+  const training::TrainHooks hooks{.task = post_training::make_task(settings.data),
+                                   .signals = signals ? &*signals : nullptr};
   return with_processes(command.name, fields, [&](comm::Processes& processes) {
     require_flags(settings, name, arguments);
     for (const std::string& note : notes) log::info("{}", note);

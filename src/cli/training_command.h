@@ -13,7 +13,7 @@ namespace megatron::cli {
 struct TrainingCommand {
   std::string_view name, description;
   // Completes settings that the command derives from others, after the flags are read.
-  void (*complete)(settings::TrainSettings&) = [](settings::TrainSettings&) {};
+  std::function<void(settings::TrainSettings&)> complete = [](settings::TrainSettings&) {};
 };
 
 // Parses the arguments into `fields`, which write to `settings`, and trains; returns the exit code.

@@ -34,6 +34,22 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
   batch.text_length = length;
 }
 
+HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
+  HostBatch one{.layout = {.sequences = 1, .length = batch.layout.length}};
+  one.text_length = batch.text_length;
+  const auto take = [&](const auto& from, auto& to, int64_t length) {
+    const auto begin = from.begin() + (from.empty() ? 0 : sequence * length);
+    to.assign(begin, begin + (from.empty() ? 0 : length));
+  };
+  for (const auto member :
+       {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels, &HostBatch::segment_starts})
+    take(batch.*member, one.*member, batch.layout.length);
+  take(batch.targets, one.targets, batch.layout.length);
+  take(batch.loss_mask, one.loss_mask, batch.layout.length);
+  take(batch.sample_ids, one.sample_ids, 1);
+  return one;
+}
+
 std::span<const int32_t> HostBatch::indices() const {
   if (rank_indices.empty()) return {};
   const auto rows = static_cast<size_t>(layout.rows());
@@ -45,9 +61,11 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   batch.layout.ranks = layout.ranks;
   batch.layout.inner = layout.inner;
   batch.rank_indices.clear();
+  batch.cut_from.reset();
   if (layout.ranks == 1) return;
-  batch.counted_by_all = batch.counted();
-  batch.all_segment_starts = batch.segment_starts;
+  auto whole = std::make_shared<HostBatch>(batch);
+  whole->layout = {.sequences = batch.layout.sequences, .length = batch.layout.length};
+  batch.cut_from = std::move(whole);
   batch.rank_indices = parallel::tokens_by_rank(batch.layout, batch.segment_starts);
   const std::span<const int32_t> held = batch.indices();
   const auto keep = [&](auto& values) {
@@ -191,8 +209,9 @@ void DeviceBatch::fill_levels(const HostBatch& host) {
     whole_rows[row] = static_cast<int32_t>(i);
   }
   for (size_t i = 0; i < rows && inner.all_segment_starts.defined(); ++i)
-    starts.push_back(host.all_segment_starts[i / length * static_cast<size_t>(host.layout.length) +
-                                             static_cast<size_t>(groups[group + i])]);
+    starts.push_back(
+        host.whole().segment_starts[i / length * static_cast<size_t>(host.layout.length) +
+                                    static_cast<size_t>(groups[group + i])]);
   for (const auto& [values, tensor] : {std::pair{&groups, &ring.rank_indices},
                                        {&part_rows, &inner.part_rows},
                                        {&whole_rows, &inner.whole_rows},
@@ -220,13 +239,12 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     copy_from(batch_.targets, std::span<const double>(host.targets), stream);
   if (batch_.context_tokens.all_segment_starts.defined()) {
     copy_from(batch_.context_tokens.all_segment_starts,
-              std::span<const int32_t>(host.all_segment_starts), stream);
+              std::span<const int32_t>(host.whole().segment_starts), stream);
     fill_indices(host);
   }
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
-  const double divisor = scope == settings::LossScope::token
-                             ? 1
-                             : std::max(host.counted_by_all.value_or(host.counted()), 1.0);
+  const double divisor =
+      scope == settings::LossScope::token ? 1 : std::max(host.whole().counted(), 1.0);
   weights_.resize(host.loss_mask.size());
   for (size_t i = 0; i < weights_.size(); ++i)
     weights_[i] = host.loss_mask[i] / divisor * loss_scale;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,20 +22,22 @@ struct HostBatch {
   // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
-  // If the rank holds only a part of each sequence: the tokens of every rank, and values of whole
-  // sequences: the sum of their mask, and all_segment_starts [B * length].
+  // If the rank holds only a part of each sequence: the tokens of every rank, and the whole
+  // sequences.
   std::vector<int32_t> rank_indices;  // parallel::tokens_by_rank()
-  std::optional<double> counted_by_all;
+  std::shared_ptr<const HostBatch> cut_from;
   int64_t text_length = 0;  // length before padding; 0: not padded
-  std::vector<int32_t> all_segment_starts;
 
   double counted() const;  // sum of the mask
+  const HostBatch& whole() const { return cut_from == nullptr ? *this : *cut_from; }
   // Index within its sequence of each token that this rank holds; empty: 0, 1, ... in each.
   std::span<const int32_t> indices() const;
 };
 
 // Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count.
 void pad_sequences(HostBatch& batch, int64_t multiple);
+// One of a batch's whole sequences.
+HostBatch sequence_of(const HostBatch& batch, int64_t sequence);
 // Keeps only those tokens of whole sequences that a context-parallel rank holds.
 void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 

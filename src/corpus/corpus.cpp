@@ -137,7 +137,7 @@ void check_data(const settings::DataSettings& s,
                 const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
                 const std::vector<std::string>& names) {
   Sources sources = sources_of_flags(s);
-  if (s.chats) return;
+  if (!s.pretrains()) return;
   settle_blend(sources.blend, s, several_valid);
   data::check_blends(sources.blend, sources.blend.all ? std::optional(split_of(s)) : std::nullopt,
                      samples);
@@ -185,7 +185,7 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
 
 bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
                        int64_t samples) {
-  if (settings.chats) return true;
+  if (!settings.pretrains()) return true;
   Sources sources = find_sources(settings);
   settle_blend(sources.blend, settings, false);
   return data::keeps_order(sources.blend, data::Split::train, corpus.set(data::Split::train),
@@ -231,6 +231,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
     values->clear();
   batch.loss_mask.clear();
+  batch.targets.clear();
   const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
   batch.loss_mask.reserve(tokens);
@@ -239,6 +240,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.tokens, sample_.tokens);
     append(batch.labels, sample_.labels);
     append(batch.positions, sample_.position_ids);
+    append(batch.targets, sample_.targets);
     append(batch.loss_mask, sample_.loss_mask);
     append(batch.segment_starts, sample_.segment_begin);
   }

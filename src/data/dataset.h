@@ -7,9 +7,10 @@
 namespace megatron::data {
 
 // One sample of S tokens; each vector has S elements, except that segment_begin is empty if
-// attention is not confined to segments.
+// attention is not confined to segments, and targets unless they take the place of labels.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
+  std::vector<double> targets = {};    // numbers that scores are compared with
   std::vector<float> loss_mask;        // 1 if the token counts
   std::vector<int32_t> segment_begin;  // first position that each position attends to
 };

@@ -49,7 +49,8 @@ void check_call(const Args& args) {
   }
 }
 
-// A table whose entries are Entry<member>::run.
+// A table whose entries are Entry<member>::run. Entry needs a name of its own even in an anonymous
+// namespace: GCC emits one function for all of the same name, and the linker keeps one of them.
 template <template <auto> class Entry>
 Table table_of() {
   Table table;

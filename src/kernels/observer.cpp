@@ -8,10 +8,10 @@ namespace megatron::kernels {
 namespace {
 
 template <auto member>
-struct Entry;
+struct ObservedEntry;
 
 template <class Args, void (*Table::*member)(const Args&, Stream&)>
-struct Entry<member> {
+struct ObservedEntry<member> {
   static void run(const Args& args, Stream& stream) {
     auto& observer = static_cast<Observer&>(*stream.watcher());
     std::vector<Operand> operands;
@@ -51,7 +51,7 @@ struct Entry<member> {
 
 const Table& table(Stream& stream) {
   if (stream.watcher() == nullptr) return table(stream.device().kind);
-  static const Table observed = table_of<Entry>();
+  static const Table observed = table_of<ObservedEntry>();
   return observed;
 }
 

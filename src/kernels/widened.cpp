@@ -75,10 +75,10 @@ void run_widened(const Args& args, Stream& stream) {
 }
 
 template <auto member>
-struct Entry;
+struct WidenedEntry;
 
 template <class Args, void (*Table::*member)(const Args&, Stream&)>
-struct Entry<member> {
+struct WidenedEntry<member> {
   static void run(const Args& args, Stream& stream) {
     if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
     check_call<member>(args);
@@ -119,13 +119,14 @@ void move_rows(const Args& args, Stream& stream) {
 
 // Each part is rounded to f16.
 void gemm(const GemmArgs& args, Stream& stream) {
-  if (!widens(args, stream) || !has_epilogue(args)) return Entry<&Table::gemm>::run(args, stream);
+  if (!widens(args, stream) || !has_epilogue(args))
+    return WidenedEntry<&Table::gemm>::run(args, stream);
   check(args);
   gemm_by_parts(args, widened_table(stream.device().kind), stream);
 }
 
 Table widened(const Table& plain) {
-  Table t = table_of<Entry>();
+  Table t = table_of<WidenedEntry>();
   t.copy = plain.copy;
   t.fill = plain.fill;
   t.draw = plain.draw;

@@ -48,6 +48,12 @@ class Model {
   std::shared_ptr<const ModelDefinition> definition_;
 };
 
+// A head that scores texts (facts.h).
+struct ScoreHead {
+  std::vector<std::string> label_names;
+  int64_t padding = -1;  // ModelFacts::score_padding
+};
+
 // Fields to override when copying a model definition.
 struct ModelChanges {
   std::optional<int64_t> num_layers;
@@ -56,6 +62,8 @@ struct ModelChanges {
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
   std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
+  // Takes the place of the output layer. Error if the family has no such models.
+  std::optional<ScoreHead> score_head;
 };
 
 // Tensors by their names in Hugging Face's format, with elements in the layout on disk.

@@ -181,12 +181,12 @@ Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Bat
   return loss;
 }
 
-Var head_log_probabilities(const Stage& stage, Tape& tape, const Bundle& in,
-                           const nn::Batch& batch) {
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in,
+                          const nn::Batch& batch) {
   const Bundle out = tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
-    return Bundle{{"log_probabilities", stage.log_probabilities(t, b, batch)}};
+    return Bundle{{"values", stage.objective_values(t, b, batch)}};
   });
-  return out["log_probabilities"];
+  return out["values"];
 }
 
 void initialize(const Stage& stage, uint64_t seed, Stream& stream) {

@@ -57,9 +57,11 @@ class Stage {
   // score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
-  // Log-probability of each token's label [T] as a value with a gradient; 0 for tokens that are not
-  // in batch.labelled (parallel/token_log_probabilities.h).
-  virtual Var log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
+  // What an objective (training/objective.h) reads, with a gradient: the log-probability of each
+  // token's label [T], 0 for tokens that are not in batch.labelled
+  // (parallel/token_log_probabilities.h); or, of a model that scores texts, the scores
+  // [T, score_labels].
+  virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   // The logits from which loss() is computed, bit for bit: f32 (f64) [T,V].
   virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
   // Input of the output head [T,H].
@@ -88,9 +90,8 @@ void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 // stage.loss() as a span of the tape.
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
 
-// stage.log_probabilities() as a span of the tape.
-Var head_log_probabilities(const Stage& stage, Tape& tape, const Bundle& in,
-                           const nn::Batch& batch);
+// stage.objective_values() as a span of the tape.
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
 
 // Activations that forward discards and backward recomputes (Chen et al. 2016; Korthikanti et al.
 // 2022).

@@ -119,8 +119,8 @@ struct Experiment::Trial {
 
 Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
                        settings::LossScope scope, int64_t sequences, int64_t length,
-                       const Environment& environment, const training::Objective* objective,
-                       bool packed)
+                       const Environment& environment,
+                       std::shared_ptr<const training::Objective> objective, bool packed)
     : model_(std::move(model)),
       device_(device),
       type_(type),
@@ -129,7 +129,7 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       sequences_(sequences),
       length_(length),
       environment_(environment),
-      objective_(objective),
+      objective_(std::move(objective)),
       packed_(packed) {}
 
 std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,

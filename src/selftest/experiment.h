@@ -56,12 +56,12 @@ inline constexpr int kSteps = 5;
 class Experiment {
  public:
   // weights: type to which initial parameters are rounded; they are held in the type of the
-  // computation. sequences: per step. environment and objective (null: the mean loss of the next
-  // tokens) are borrowed. packed: as for random_batch().
+  // computation. sequences: per step. environment is borrowed; objective: null: the mean loss of
+  // the next tokens. packed: as for random_batch().
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              settings::LossScope scope, int64_t sequences, int64_t length,
-             const Environment& environment, const training::Objective* objective = nullptr,
-             bool packed = false);
+             const Environment& environment,
+             std::shared_ptr<const training::Objective> objective = nullptr, bool packed = false);
 
   // Computes the gradients of the first batch, then kSteps of SGD, and kSteps of each other method.
   Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
@@ -82,7 +82,7 @@ class Experiment {
   settings::LossScope scope_;
   int64_t sequences_, length_;
   const Environment& environment_;
-  const training::Objective* objective_;
+  std::shared_ptr<const training::Objective> objective_;
   bool packed_;
 };
 

@@ -2,27 +2,19 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <mutex>
-#include <utility>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/tolerances.h"
-#include "comm/gpu/staged.h"
-#include "comm/threads.h"
 #include "corpus/batch.h"
-#include "models/stage.h"
-#include "selftest/canonical.h"
-#include "selftest/expected.h"
+#include "selftest/objective_results.h"
 #include "selftest/verify_chats.h"
-#include "training/objective.h"
-#include "training/trained_model.h"
-#include "training/whole_model.h"
 
 namespace megatron::selftest {
 namespace {
 
 // The mean loss of the tokens with a label; with `dynamic`, each one's is multiplied by its own
-// probability, held constant (Wu et al. 2025, DFT). Remembers the values it was given.
+// probability, held constant (Wu et al. 2025, DFT).
 class MeanLoss final : public training::Objective {
  public:
   explicit MeanLoss(bool dynamic) : dynamic_(dynamic) {}
@@ -36,16 +28,11 @@ class MeanLoss final : public training::Objective {
       terms.loss -= weight * values[t];
       gradient[t] = -weight;
     }
-    const std::lock_guard lock(mutex_);
-    values_.assign(values.begin(), values.end());
     return terms;
   }
-  const std::vector<double>& values() const { return values_; }
 
  private:
   bool dynamic_;
-  mutable std::mutex mutex_;
-  mutable std::vector<double> values_;
 };
 
 // All rows end to end: documents that do not see each other.
@@ -67,63 +54,24 @@ corpus::HostBatch batch_of(Expected& expected, int64_t multiple) {
   return batch;
 }
 
-struct ObjectiveRun {
-  GatheredTensors gradients;
-  double loss = 0;
-};
-
-void compare(Expected& expected, const std::string& prefix, ObjectiveRun& results, Report& report) {
-  const TensorMap& gradients = results.gradients.tensors();
-  for (const std::string& name : expected.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const std::vector<double> wanted = expected.doubles(name);
-    const auto found = gradients.find(name.substr(prefix.size()));
-    if (found == gradients.end()) {
-      report.fail(fmt::format("the model has no tensor for {}", name));
-      continue;
-    }
-    report.compare(
-        "gradients", name, difference_norm(found->second, wanted),
-        tolerance::kGoldenGradientRelative * norm(wanted) + tolerance::kGoldenGradientAbsolute);
-  }
-}
-
 void check_device(const std::string& directory, DeviceKind device, const VerifyOptions& options,
                   Report& report) {
-  const std::string start = directory + "/../models/policy";
-  const models::Model model =
-      models::model_from_directory(start)->with({.hidden_dropout = 0, .attention_dropout = 0});
-  const checkpoint::ModelDirectory files(start, options.reading);
-  const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   Expected expected(directory + "/packed.safetensors");
-  const corpus::HostBatch batch =
-      batch_of(expected, options.sequence_parallel ? options.tensor_parallel : 1);
+  const corpus::HostBatch batch = batch_of(
+      expected,
+      std::lcm(options.length_multiple(), options.sequence_parallel ? options.tensor_parallel : 1));
   for (const bool dynamic : {false, true}) {
-    const MeanLoss objective(dynamic);
-    ObjectiveRun results;
-    comm::run_ranks(options.ranks(), [&](comm::Group& world) {
-      std::unique_ptr<comm::Group> made;
-      comm::Group& group = comm::for_device(world, {device, 0}, made);
-      Runtime runtime({device, 0}, options.threads);
-      training::TrainedModel trained(model, type, 0, options.layout(), group, runtime,
-                                     {.objective = &objective});
-      training::load_weights(files, trained.held(), training::whole_model(model, type),
-                             {.tells = false});
-      trained.step.begin({});
-      double divisor = 1;
-      const training::StepReport step = trained.step.accumulate({&batch, 1}, divisor);
-      results.gradients.add(
-          trained.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
-      if (world.rank() == 0) results.loss = step.loss;
-    });
+    ObjectiveResults results =
+        objective_results(directory + "/../models/policy", batch,
+                          std::make_shared<const MeanLoss>(dynamic), device, options);
     const double loss = expected.doubles(dynamic ? "loss_dft" : "loss")[0];
     report.compare("loss", dynamic ? "loss_dft" : "loss", std::abs(results.loss - loss),
                    tolerance::kGoldenLossRelative * std::abs(loss));
-    compare(expected, dynamic ? "grad_dft." : "grad.", results, report);
+    compare_gradients(expected, dynamic ? "grad_dft." : "grad.", results.gradients, report);
     if (dynamic) continue;
     const std::vector<double> wanted = expected.doubles("log_probs");
     report.compare("log-probabilities", "log_probs",
-                   largest_difference(std::span(objective.values()).first(wanted.size()), wanted),
+                   largest_difference(std::span(results.values.at(0)).first(wanted.size()), wanted),
                    tolerance::kGoldenLogitsAbsolute);
   }
 }
@@ -131,10 +79,8 @@ void check_device(const std::string& directory, DeviceKind device, const VerifyO
 }  // namespace
 
 std::vector<Report> verify_packed(const std::string& directory, const VerifyOptions& options) {
-  MG_CHECK(options.data_parallel == 1 && options.context_parallel == 1,
-           "{}/packed.safetensors is one sequence: leave out --data-parallel-size and "
-           "--context-parallel-size",
-           directory);
+  MG_CHECK(options.data_parallel == 1,
+           "{}/packed.safetensors is one sequence: leave out --data-parallel-size", directory);
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Report report(fmt::format("{}: packed rows on {} in {}{}", directory, name(device),

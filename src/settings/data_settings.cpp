@@ -57,15 +57,22 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
-  f.add_switch("chats", &chats, true,
-               "--data-path and the like name files of chats, as JSON lines or a JSON array; only "
-               "the assistant's tokens carry loss");
+  f.add("task", &task, {"pretrain", "sft", "reward", "classify"},
+        "what is trained: pretrain (the next tokens of --data-path's token files), or, from files "
+        "of JSON lines or JSON arrays, sft (answers in chats), reward (a score that is higher for "
+        "the chosen one of two texts) or classify (a label for each text)");
+  f.add("labels", &labels,
+        "names of the classes of --task classify, in the order of the scores; default: those of "
+        "the model's head, or else those in the data, sorted");
+  f.add("center-rewards-coefficient", &center_rewards_coefficient,
+        "weight of the squared sum of a pair's two scores in the loss of --task reward, which "
+        "keeps scores near 0");
   f.add("chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
-        "how chats are packed into rows of --seq-length tokens, where they do not see each other: "
-        "bfd (best fit, longest first; longer ones are cut), bfd_split (longer ones are split), "
-        "wrapped (a stream cut into rows), none (a row per chat)");
+        "how chats (or texts, or pairs of them) are packed into rows of --seq-length tokens, where "
+        "they do not see each other: bfd (best fit, longest first; longer ones are cut), bfd_split "
+        "(longer ones are split), wrapped (a stream cut into rows), none (a row for each)");
   f.add("chat-truncation", &chat_truncation, {"keep_start", "keep_end"},
-        "which tokens of a chat longer than --seq-length are kept");
+        "which tokens of a chat or text longer than --seq-length are kept");
   f.add("chat-template", &chat_template,
         "file with a Jinja template to use instead of the tokenizer's own");
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});

@@ -21,14 +21,17 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
-  bool chats = false;
+  std::string task = "pretrain";  // or sft, reward, classify
+  std::vector<std::string> labels;
+  double center_rewards_coefficient = 0;
   std::string chat_packing = "bfd", chat_truncation = "keep_start";
   std::optional<std::string> chat_template;
 
   void fields(Fields& fields);
+  bool pretrains() const { return task == "pretrain"; }
   // True if attention does not cross documents.
   bool confines_attention() const {
-    return reset_attention_mask || inter_document_masking || chats;
+    return reset_attention_mask || inter_document_masking || !pretrains();
   }
 };
 

@@ -116,16 +116,21 @@ const std::vector<Rule> kRules = {
     {flags, "sample-prompt", "!sample-interval",
      "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
      "prompt; give both or neither"},
-    {flags, "mock-data|data-args-path|per-split-data-args-path", "chats",
-     "--{flag} names no files of chats, which --chats (or megatron sft) reads: give --data-path "
-     "FILE, or --train-data-path and the like"},
+    {flags, "mock-data|data-args-path|per-split-data-args-path", "task",
+     "--{flag} names no file that --task {task} reads: give --data-path FILE, or --train-data-path "
+     "and the like"},
     {flags,
      "reset-position-ids|reset-attention-mask|dataloader-inter-document-masking|eod-mask-loss",
-     "chats",
-     "--{flag} has no effect with --chats, whose chats never see each other: leave it out"},
-    {flags, "chat-packing|chat-truncation|chat-template", "!chats",
-     "--{flag} {value} has no effect without --chats (or megatron sft): add it, or leave --{flag} "
-     "out"},
+     "task",
+     "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
+    {flags, "chat-packing|chat-truncation|chat-template", "!task",
+     "--{flag} {value} has no effect without --task sft, reward or classify: add it, or leave "
+     "--{flag} out"},
+    {flags, "labels", "!task=classify",
+     "--labels names classes, which only --task classify has: add it, or leave --labels out"},
+    {flags, "center-rewards-coefficient", "!task=reward",
+     "--center-rewards-coefficient is of the loss of --task reward: add it, or leave the "
+     "coefficient out"},
     {flags, "finetune", "!model & !load",
      "--finetune starts from the weights of --model or --load, but neither is given"},
     {flags,

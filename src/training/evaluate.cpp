@@ -14,15 +14,30 @@ namespace {
 // Number of samples whose losses are held at once.
 constexpr int64_t kHeld = 1 << 14;
 
-// Adds the losses and the number of this rank's counted tokens of each sequence of a batch, one
-// pair after the other.
-void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
-              std::span<double> sums) {
-  const auto length = static_cast<size_t>(batch.layout.held());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    sums[i / length * 2] += losses[i];
-    sums[i / length * 2 + 1] += batch.loss_mask[i];
+// Numbers that describe a sample's losses: sum, count, then both of each metric.
+size_t numbers_of(const LossPass& pass) {
+  return 2 + 2 * (pass.objective() == nullptr ? 0 : pass.objective()->metrics().size());
+}
+
+// Adds the losses of each sequence of a batch.
+void put_sums(std::span<const LossSum> of_sequences, std::span<double> sums, size_t numbers) {
+  for (size_t i = 0; i < of_sequences.size(); ++i) {
+    const LossSum& one = of_sequences[i];
+    double* const to = &sums[i * numbers];
+    to[0] += one.sum;
+    to[1] += one.tokens;
+    for (size_t m = 0; m < one.metrics.size(); ++m) {
+      to[2 + 2 * m] += one.metrics[m].sum;
+      to[3 + 2 * m] += one.metrics[m].weight;
+    }
   }
+}
+
+LossSum sum_of(std::span<const double> numbers) {
+  LossSum sum{.sum = numbers[0], .tokens = numbers[1]};
+  for (size_t m = 2; m < numbers.size(); m += 2)
+    sum.metrics.push_back({numbers[m], numbers[m + 1]});
+  return sum;
 }
 
 // Sums `mine` over ranks. Each element is zero except on the last-stage ranks that hold tokens of
@@ -56,7 +71,8 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
                                       std::span<const int64_t> indices, int64_t micro_batch,
                                       int64_t seq_length) {
   if (indices.empty()) return {};
-  std::vector<double> sums(2 * indices.size());
+  const size_t numbers = numbers_of(pass);
+  std::vector<double> sums(numbers * indices.size());
   // On meta, running only the first passes and the last one represents all of them.
   const bool planned = !pass.runtime().device().has_data();
   const comm::Group& samples = pass.ranks().samples();
@@ -69,12 +85,11 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   size_t held = 0;
   const auto run = [&] {
     if (held == 0) return;
-    pass.run(std::span(batches).first(held), [&](int i, std::span<const double> losses) {
-      if (begins[static_cast<size_t>(i)] >= indices.size()) return;
-      const corpus::HostBatch& batch = batches[static_cast<size_t>(i)];
-      put_sums(batch, losses,
-               std::span(sums).subspan(2 * begins[static_cast<size_t>(i)],
-                                       2 * static_cast<size_t>(batch.layout.sequences)));
+    pass.run(std::span(batches).first(held), [&](int i, std::span<const LossSum> of_sequences) {
+      const size_t begin = begins[static_cast<size_t>(i)];
+      if (begin >= indices.size()) return;
+      put_sums(of_sequences,
+               std::span(sums).subspan(numbers * begin, numbers * of_sequences.size()), numbers);
     });
     held = 0;
   };
@@ -91,8 +106,9 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   }
   run();
   sums = gather(sums, pass);
-  std::vector<LossSum> losses(indices.size());
-  for (size_t i = 0; i < losses.size(); ++i) losses[i] = {sums[2 * i], sums[2 * i + 1]};
+  std::vector<LossSum> losses;
+  for (size_t i = 0; i < indices.size(); ++i)
+    losses.push_back(sum_of(std::span(sums).subspan(numbers * i, numbers)));
   return losses;
 }
 
@@ -105,10 +121,8 @@ LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_
   for (int64_t begin = first; begin < first + count; begin += chunk) {
     indices.resize(static_cast<size_t>(std::min(chunk, first + count - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    for (const LossSum& sample : evaluate_samples(pass, set, indices, micro_batch, seq_length)) {
-      sum.sum += sample.sum;
-      sum.tokens += sample.tokens;
-    }
+    for (const LossSum& sample : evaluate_samples(pass, set, indices, micro_batch, seq_length))
+      sum += sample;
   }
   return sum;
 }

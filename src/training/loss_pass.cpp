@@ -1,5 +1,7 @@
 #include "training/loss_pass.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace megatron::training {
@@ -43,14 +45,51 @@ Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
   if (input.defined()) in.set("hidden", Var(input));
   const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
   if (!stage.part().head) return models::flowing(tape, out).value;
+  const corpus::HostBatch& host = batches_[static_cast<size_t>(micro_batch)];
+  (*on_losses_)(micro_batch, options_.objective == nullptr
+                                 ? token_losses(stage, tape, out, host, batch)
+                                 : objective_losses(stage, tape, out, host, batch));
+  return {};
+}
+
+// In the order of the tokens.
+std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& tape,
+                                            const Bundle& out, const corpus::HostBatch& host,
+                                            const nn::Batch& batch) {
   const Tensor loss = models::head_loss(stage, tape, out, batch);
   runtime_.stream().synchronize();
-  const bool has_data = runtime_.device().has_data();
-  (*on_losses_)(
-      micro_batch,
-      has_data ? to_doubles(loss)
-               : std::vector<double>(batches_[static_cast<size_t>(micro_batch)].tokens.size()));
-  return {};
+  std::vector<LossSum> sums(static_cast<size_t>(host.layout.sequences));
+  if (!runtime_.device().has_data()) return sums;
+  const std::vector<double> losses = to_doubles(loss);
+  const auto held = static_cast<size_t>(host.layout.held());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    sums[i / held].sum += losses[i];
+    sums[i / held].tokens += host.loss_mask[i];
+  }
+  return sums;
+}
+
+std::vector<LossSum> LossPass::objective_losses(const models::Stage& stage, Tape& tape,
+                                                const Bundle& out, const corpus::HostBatch& host,
+                                                const nn::Batch& batch) {
+  if (stage.model()->score_labels() == 0) device_batch_->list_labelled(host);
+  const Tensor held = models::head_objective_values(stage, tape, out, batch).value;
+  const std::vector<double> values =
+      values_of_sequences(held, host, model_.ranks->modules().context, runtime_);
+  std::vector<LossSum> sums(static_cast<size_t>(host.layout.sequences));
+  if (!runtime_.device().has_data() || !leads_context(*model_.ranks)) return sums;
+  const size_t each = values.size() / sums.size();
+  std::vector<double> gradient(each);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const corpus::HostBatch one = corpus::sequence_of(host.whole(), static_cast<int64_t>(i));
+    std::ranges::fill(gradient, 0.0);
+    const ObjectiveTerms terms =
+        options_.objective->evaluate(one, std::span(values).subspan(i * each, each), gradient);
+    sums[i] = {.sum = terms.loss, .tokens = options_.objective->counted(one)};
+    for (const ObjectiveTerms::Metric& metric : terms.metrics)
+      sums[i].metrics.push_back({metric.value * metric.weight, metric.weight});
+  }
+  return sums;
 }
 
 size_t LossPass::together() const {

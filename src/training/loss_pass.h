@@ -31,14 +31,17 @@ class LossPass final : private parallel::StageWork {
   // Names the phase of the following passes for hang reports, e.g. "validation"; before the first
   // call it is "evaluation".
   void begin(std::string_view phase);
-  // Called with the losses [B*S] of each micro-batch, in ascending order, on the stage with the
-  // head only. The loss of a masked label is 0.
-  using OnLosses = std::function<void(int micro_batch, std::span<const double> losses)>;
+  // Called with the losses of each micro-batch's sequences, in ascending order, on the stage with
+  // the head only: of the tokens that this rank holds; with an objective, of whole sequences on the
+  // first context-parallel rank, and zero on the others. A sequence's loss does not depend on the
+  // others.
+  using OnLosses = std::function<void(int micro_batch, std::span<const LossSum> of_sequences)>;
   // Collective over the stages, all of which pass the same micro-batches. Without data (meta),
   // losses are zero.
   void run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses);
   // Number of micro-batches that keep all stages busy.
   size_t together() const;
+  const Objective* objective() const { return options_.objective.get(); }
   const parallel::Ranks& ranks() const { return *model_.ranks; }
   Runtime& runtime() const { return runtime_; }
 
@@ -47,6 +50,10 @@ class LossPass final : private parallel::StageWork {
   Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
+  std::vector<LossSum> token_losses(const models::Stage& stage, Tape& tape, const Bundle& out,
+                                    const corpus::HostBatch& host, const nn::Batch& batch);
+  std::vector<LossSum> objective_losses(const models::Stage& stage, Tape& tape, const Bundle& out,
+                                        const corpus::HostBatch& host, const nn::Batch& batch);
 
   EvaluatedModel model_;
   WorkReporter work_reporter_;

@@ -130,18 +130,20 @@ MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& act
   free->taken = true;
   place_of(action.chunk, action.micro_batch) = static_cast<size_t>(free - in_flight_.begin());
   const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
+  const Objective* objective = with_.options.objective.get();
   // Auxiliary losses are means over tokens, which are divided by what counts.
-  const double scale = with_.options.objective == nullptr
-                           ? loss_scale_
-                           : loss_scale_ * counted(host) / std::max(host.counted(), 1.0);
+  const double scale = objective == nullptr ? loss_scale_
+                                            : loss_scale_ * objective->counted(host.whole()) /
+                                                  std::max(host.whole().counted(), 1.0);
   free->filled =
       &free->batch.fill(host, stage(action.chunk).model(), with_.options.loss_scope, scale);
   return *free;
 }
 
 double MicroBatchPass::counted(const corpus::HostBatch& batch) const {
-  const Objective* objective = with_.options.objective;
-  return objective == nullptr ? batch.counted() : objective->counted(batch);
+  const Objective* objective = with_.options.objective.get();
+  if (objective == nullptr) return batch.counted();
+  return leads_context(ranks_) ? objective->counted(batch.whole()) : 0;
 }
 
 void MicroBatchPass::make_tape(InFlight& slot) {
@@ -222,28 +224,32 @@ Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
 void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& action,
                                      const Bundle& out) {
   const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
-  slot.batch.list_labelled(host);
-  slot.output = models::head_log_probabilities(stage(action.chunk), *slot.tape, out, *slot.filled);
-  const Tensor values = std::exchange(slot.output.value, {});
-  slot.gradient = Tensor::empty(runtime_.arena(MemoryClass::activations), values.shape(),
-                                values.dtype(), "objective.gradient");
-  Stream& stream = runtime_.stream();
+  const models::Stage& last = stage(action.chunk);
+  if (last.model()->score_labels() == 0) slot.batch.list_labelled(host);
+  slot.output = models::head_objective_values(last, *slot.tape, out, *slot.filled);
+  const Tensor held = std::exchange(slot.output.value, {});
+  slot.gradient = Tensor::empty(runtime_.arena(MemoryClass::activations), held.shape(),
+                                held.dtype(), "objective.gradient");
+  const std::vector<double> values =
+      values_of_sequences(held, host, ranks_.modules().context, runtime_);
   if (!runtime_.device().has_data()) return;
-  stream.synchronize();
-  const std::vector<double> log_probabilities = to_doubles(values);
-  std::vector<double> gradient(log_probabilities.size());
-  const ObjectiveTerms terms = with_.options.objective->evaluate(host, log_probabilities, gradient);
+  std::vector<double> gradients(values.size());
+  const ObjectiveTerms terms = with_.options.objective->evaluate(host.whole(), values, gradients);
+  std::vector<double> gradient = held_gradients(gradients, host);
   for (double& g : gradient) g *= loss_scale_;
+  Stream& stream = runtime_.stream();
   copy_from(slot.gradient, std::span<const double>(gradient), stream);
-  kernels::table(stream).fill({.out = with_.totals.loss(action.micro_batch), .value = terms.loss},
-                              stream);
+  const double share = leads_context(ranks_) ? 1 : 0;  // sums over ranks count each term once
+  kernels::table(stream).fill(
+      {.out = with_.totals.loss(action.micro_batch), .value = share * terms.loss}, stream);
   const auto one = [&](double value) {
     Tensor t = slot.tape->empty({1}, DType::f64, "objective.metric");
     copy_from(t, std::span<const double>(&value, 1), stream);
     return t;
   };
   for (const ObjectiveTerms::Metric& metric : terms.metrics)
-    slot.tape->report(metric.name, {.values = one(metric.value), .weights = one(metric.weight)});
+    slot.tape->report(metric.name,
+                      {.values = one(metric.value), .weights = one(share * metric.weight)});
 }
 
 // Calls that are in flight when one pass stops are overlapped with the compute of the other.

@@ -24,8 +24,8 @@ namespace megatron::training {
 
 struct StepOptions {
   settings::LossScope loss_scope = settings::LossScope::token;  // token with an objective
-  // Borrowed; null: the mean loss of the next tokens, whose gradient is formed with the loss.
-  const Objective* objective = nullptr;
+  // Null: the mean loss of the next tokens, whose gradient is formed with the loss.
+  std::shared_ptr<const Objective> objective;
   models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
   models::OffloadOptions offload;
   int64_t hidden = 0;        // hidden size of the activations sent between pipeline stages
@@ -101,7 +101,7 @@ class MicroBatchPass final : public parallel::StageWork {
     std::unique_ptr<Tape> tape;
     std::optional<models::ForwardInParts> pass;  // forward pass in progress
     Var input, output;  // from and to the virtual stages before and after the chunk
-    // With an objective, on the last stage: the gradient of `output`, which are log-probabilities.
+    // With an objective, on the last stage: the gradient of `output`, the values that it reads.
     Tensor gradient;
     std::unique_ptr<StepGraphs::Slot> graph;  // null if micro-batches are not captured
   };

@@ -71,7 +71,8 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       runtime_(s_.runtime.device_value(world.rank()), s_.runtime.threads_per_rank(),
                DeviceKind::cpu, s_.runtime.ranks_in_process()),
       model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.start.state.seed),
-             model_layout(s_, plan.model), world_, runtime_, step_options(s_, plan.model)),
+             model_layout(s_, plan.model), world_, runtime_,
+             step_options(s_, plan.model, plan.task.get())),
       replicas_(model_.ranks.replicas()),
       counts_(RunCounts::of(plan.start.state)),
       reporter_(plan, peak, begin_, counts_, model_, world_) {
@@ -104,14 +105,27 @@ void RankRun::load_weights(const resume::StartingPoint& start) {
     return load_upcycled(*start.weights, *plan_.upcycled, model_.step,
                          static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
   if (plan_.stored_tokens > 0) draw_new_tokens(*start.weights);
+  if (plan_.new_head) draw_new_head(*start.weights);
   std::vector<std::string> absent;
   if (start.checkpoint == nullptr) absent = absent_states(plan_.whole, *start.weights);
   if (!absent.empty()) {
     nn::initialize(model_.step.states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
     if (lead()) log::warning("{}", absent_states_text(start.weights->path(), absent));
   }
+  if (plan_.new_head) absent.push_back(plan_.whole.head);
   training::load_weights(*start.weights, model_.held(), plan_.whole,
                          {.absent = absent, .tells = lead(), .stored_tokens = plan_.stored_tokens});
+}
+
+void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory) {
+  for (const parallel::Shard& shard : model_.step.shards())
+    if (shard.placed->placement.tensors.at(0).name == plan_.whole.head)
+      parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  if (!lead()) return;
+  log::info(
+      "'{}' is a language model: {} takes the place of its output layer, initialized as in a "
+      "new model with --seed {}",
+      directory.path(), plan_.whole.head, s_.runtime.seed);
 }
 
 // All rows of the embedding and the output layer; those of the directory are read over them.

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
-#include "corpus/chat/chat_corpus.h"
 #include "inference/end_tokens.h"
 #include "plan/page.h"
 #include "resume/found_checkpoints.h"
@@ -67,7 +66,7 @@ models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const Sha
 }
 
 models::Model find_model(const settings::TrainSettings& s, const ShapeSource& source,
-                         const corpus::Vocabulary& vocabulary) {
+                         const corpus::Vocabulary& vocabulary, const Task* task) {
   models::Model model;
   if (!source) {
     models::ModelFlags flags = s.shape;
@@ -81,7 +80,10 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
                         .router = s.shape.moe.training()});
   }
   model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
-  models::require_language_model(model, "training on text");
+  MG_CHECK(s.data.pretrains() == (task == nullptr),
+           "--task {} is for megatron train, {} and plan; leave it out", s.data.task, s.data.task);
+  if (task == nullptr) models::require_language_model(model, "training on next tokens");
+  else model = task->model(model, vocabulary);
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens, but the tokenizer has {}; they do not match{}",
            model->vocab_size(), vocabulary.size,
@@ -124,6 +126,10 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
         config.set(key, *id);
   } else if (!source.directory.empty()) {
     Json original = source.config;
+    if (plan.model->score_labels() > 0)
+      for (const auto* key :
+           {"architectures", "id2label", "label2id", "problem_type", "pad_token_id"})
+        if (const Json* value = config.find(key)) original.set(key, *value);
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
     config = std::move(original);
   } else if (plan.vocabulary.tokenizer != nullptr) {
@@ -206,10 +212,13 @@ corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const S
   return corpus::open_vocabulary(numbers, size);
 }
 
-// Weights of another shape could not be filled in: reported by name, not tensor by tensor.
-void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
-  const std::string different = resume::differences(
-      models::model_from_directory(weights.path())->describe(), model->describe());
+// Weights of another shape could not be filled in: reported by name, not tensor by tensor. The
+// model's head may be another one than that of the weights.
+void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& weights) {
+  const models::Model& model = plan.model;
+  models::Model stored = models::model_from_directory(weights.path());
+  if (plan.new_head) stored = plan.task->model(stored, plan.vocabulary);
+  const std::string different = resume::differences(stored->describe(), model->describe());
   MG_CHECK(different.empty(),
            "the model described by the flags differs from the one in {}: {}. Give the flags it was "
            "trained with, or none of them, and the shape is taken from the checkpoint",
@@ -231,10 +240,15 @@ void open_data(RunPlan& plan) {
   const int64_t iterations = *s.batch.train_iters;
   const RunSamples samples = samples_of_run(s, plan.last_sample());
   plan.train_samples = samples.asked[static_cast<size_t>(data::Split::train)].value_or(0);
-  if (s.data.chats) {
+  if (plan.task != nullptr) {
     ThreadPool pool(s.runtime.threads_per_rank());
-    plan.corpus = corpus::open_chats(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
-                                     samples.asked, plan.end_tokens, pool);
+    plan.corpus = plan.task->open({.settings = s.data,
+                                   .vocabulary = plan.vocabulary,
+                                   .seq_length = *s.batch.seq_length,
+                                   .seed = s.runtime.seed,
+                                   .samples = samples.asked,
+                                   .pool = pool},
+                                  plan.model, plan.end_tokens);
   } else {
     plan.corpus =
         corpus::open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
@@ -346,12 +360,14 @@ resume::StartingPoint find_starting_point(const settings::TrainSettings& s,
 // number of tokens that it grows to.
 template <class FindVocabulary>
 SettledRun with_model(Settled settled, ShapeSource& source, const FindVocabulary& find,
+                      std::shared_ptr<const Task> task,
                       const std::function<models::Model(const models::Model&)>& composed = {}) {
   SettledRun run;
+  run.task = std::move(task);
   settled.pass(take_tokenizer, source.directory);
   run.vocabulary =
       grow_vocabulary(settled.settings, source, [&] { return find(settled.settings, source); });
-  run.model = find_model(settled.settings, source, run.vocabulary);
+  run.model = find_model(settled.settings, source, run.vocabulary, run.task.get());
   if (composed) run.model = composed(run.model);
   settled.pass(divide, run.model);
   run.settings = std::move(settled.settings);
@@ -374,8 +390,8 @@ Derivation derivation_of(const SettledRun& run, const settings::TrainSettings& g
 // Plans the resources of the run. Throws Error if they are not available.
 plan::Plan expected_of(RunPlan& plan, bool lead) {
   check_feasible(plan.settings, plan.model);
-  plan::Plan expected =
-      make_plan(plan.settings, plan.model, plan.vocabulary, {}, plan.start.state.consumed_samples);
+  plan::Plan expected = make_plan(plan.settings, plan.model, plan.vocabulary, {.task = plan.task},
+                                  plan.start.state.consumed_samples);
   if (!expected.fits() && lead)
     for (const std::string& line : plan::summary(expected)) log::info("{}", line);
   require_memory(expected);
@@ -385,12 +401,19 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
 // Finds the initial weights of a run that does not continue from a checkpoint.
 void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   const settings::TrainSettings& s = plan.settings;
-  if (plan.start.weights != nullptr) return check_architecture(plan.model, *plan.start.weights);
+  const auto has_head = [&](const models::Model& stored) {
+    return stored->score_labels() > 0 || plan.model->score_labels() == 0;
+  };
+  if (plan.start.weights != nullptr) {
+    plan.new_head = !has_head(models::model_from_directory(plan.start.weights->path()));
+    return check_architecture(plan, *plan.start.weights);
+  }
   if (!(s.checkpoint.finetune || s.checkpoint.upcycle) || !s.run.model) return;
   ThreadPool pool(s.runtime.threads_per_rank());
   resume::require_whole_model(source.directory, pool);
   plan.start.weights =
       std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
+  plan.new_head = !has_head(models::model_from_config_json(source.config, source.path()));
   if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
   if (s.checkpoint.upcycle)
     plan.upcycled = {
@@ -411,7 +434,7 @@ int64_t RunPlan::last_sample() const {
   return settings.batch.schedule.samples_after(iterations_left(), start.state.consumed_samples);
 }
 
-SettledRun settle_run(const settings::TrainSettings& given) {
+SettledRun settle_run(const settings::TrainSettings& given, std::shared_ptr<const Task> task) {
   Settled settled = settle_planned(given);
   const settings::TrainSettings& s = settled.settings;
   s.runtime.limit_instruction_set();
@@ -427,9 +450,12 @@ SettledRun settle_run(const settings::TrainSettings& given) {
   std::optional<SettingNote> assumed;
   bool stands_in = false;
   const int64_t stored = s.run.model ? source_tokens(source) : 0;
-  SettledRun run = with_model(std::move(settled), source, [&](const auto& now, const auto& of) {
-    return vocabulary_for_plan(now, of, assumed, stands_in);
-  });
+  SettledRun run = with_model(
+      std::move(settled), source,
+      [&](const auto& now, const auto& of) {
+        return vocabulary_for_plan(now, of, assumed, stands_in);
+      },
+      std::move(task));
   run.stands_in = stands_in;
   if (!run.stands_in) {
     check_prompts(run.settings.run, run.vocabulary, run.model);
@@ -444,7 +470,8 @@ SettledRun settle_run(const settings::TrainSettings& given) {
 }
 
 RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
-                      const std::function<models::Model(const models::Model&)>& composed) {
+                      const std::function<models::Model(const models::Model&)>& composed,
+                      std::shared_ptr<const Task> task) {
   RunPlan plan;
   plan.began = now_seconds();
   Settled settled = settle(given);
@@ -457,14 +484,15 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   ShapeSource source = shape_source(settled.settings, plan.start);
   const int64_t stored = settled.settings.run.model ? source_tokens(source) : 0;
   static_cast<SettledRun&>(plan) =
-      with_model(std::move(settled), source, find_vocabulary, composed);
+      with_model(std::move(settled), source, find_vocabulary, std::move(task), composed);
   const settings::TrainSettings& s = plan.settings;
   check_prompts(s.run, plan.vocabulary, plan.model);
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
-  if (s.run.sample_interval || s.data.chats) plan.end_tokens = find_end_tokens(plan, source);
+  if (s.run.sample_interval || plan.task != nullptr)
+    plan.end_tokens = find_end_tokens(plan, source);
   check_extension(plan);
   open_data(plan);
   check_data_order(plan);
@@ -477,6 +505,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   plan.notes = derived_settings(derivation);
   if (s.checkpoint.save || plan.start.weights != nullptr)
     plan.whole = whole_model(plan.model, s.precision.type(), &s.optimizer.config);
+  plan.whole.new_head = plan.new_head;
   return plan;
 }
 

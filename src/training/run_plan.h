@@ -16,6 +16,7 @@
 #include "training/checkpointer.h"
 #include "training/model_source.h"
 #include "training/plan/make_plan.h"
+#include "training/task.h"
 #include "training/upcycled_weights.h"
 #include "training/whole_model.h"
 
@@ -27,8 +28,9 @@ struct SettledRun {
   settings::TrainSettings settings;
   corpus::Vocabulary vocabulary;
   models::Model model;
-  std::vector<SettingNote> notes;  // settings that were derived or changed
-  bool stands_in = false;          // the tokenizer is a stand-in that only has a number of tokens
+  std::shared_ptr<const Task> task;  // null: next tokens
+  std::vector<SettingNote> notes;    // settings that were derived or changed
+  bool stands_in = false;            // the tokenizer is a stand-in that only has a number of tokens
 };
 
 // Data shared by all ranks.
@@ -37,7 +39,8 @@ struct RunPlan : SettledRun {
   corpus::Corpus corpus;
   resume::StartingPoint start;
   std::optional<UpcycledWeights>
-      upcycled;  // how a dense model's start.weights become a model with experts
+      upcycled;           // how a dense model's start.weights become a model with experts
+  bool new_head = false;  // start.weights have another head than the model, which begins anew
   // Number of tokens in start.weights if smaller than the model's; otherwise 0.
   int64_t stored_tokens = 0;
   std::optional<resume::SaveDirectory::Lock> lock;  // lock on the --save folder
@@ -64,11 +67,13 @@ struct RunPlan : SettledRun {
 
 // Does not open data. If a tokenizer's files are missing, the number of tokens is taken from its
 // type, and a note says so.
-SettledRun settle_run(const settings::TrainSettings& given);
+SettledRun settle_run(const settings::TrainSettings& given,
+                      std::shared_ptr<const Task> task = nullptr);
 
 // Checks all user input and opens the data. Throws Error naming the value, the limit and the flag.
-// processes: those of the run. composed: see TrainHooks.
+// processes: those of the run. composed and task: see TrainHooks.
 RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
-                      const std::function<models::Model(const models::Model&)>& composed = {});
+                      const std::function<models::Model(const models::Model&)>& composed = {},
+                      std::shared_ptr<const Task> task = nullptr);
 
 }  // namespace megatron::training

@@ -172,7 +172,15 @@ void RunReporter::tell_progress(int64_t iteration) {
 
 void RunReporter::evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
   if (!tells()) return;
-  log_->validation({.iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens});
+  report::ValidationRecord record{
+      .iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens};
+  if (plan_.task != nullptr && plan_.task->objective() != nullptr) {
+    const std::vector<MetricDefinition> metrics = plan_.task->objective()->metrics();
+    for (size_t i = 0; i < std::min(metrics.size(), sum.metrics.size()); ++i)
+      record.metrics.push_back(
+          {metrics[i].name, sum.metrics[i].sum / std::max(sum.metrics[i].weight, 1.0)});
+  }
+  log_->validation(record);
 }
 
 void RunReporter::warn(int64_t iteration, const std::string& text) {

@@ -1,5 +1,6 @@
 #include "training/step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -79,7 +80,8 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_async(), runtime, options.pipeline),
-      totals_({metrics_of(*chunks[0], options.objective), tensor_.rank() == 0}, ranks, runtime),
+      totals_({metrics_of(*chunks[0], options.objective.get()), tensor_.rank() == 0}, ranks,
+              runtime),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
       timer_(runtime.stream(), options.timing_level),
@@ -87,8 +89,6 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
             {options_, data_parallel_, totals_, timer_, work_reporter_}) {
   options_.recompute.tensor = &tensor_;
   MG_ASSERT(options.objective == nullptr || options.loss_scope == settings::LossScope::token);
-  MG_CHECK(options.objective == nullptr || ranks.modules().context == nullptr,
-           "an objective needs whole sequences, which --context-parallel-size divides: use 1");
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -180,6 +180,17 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
   }
   report.times = timer_.times();
   return report;
+}
+
+LossSum& LossSum::operator+=(const LossSum& other) {
+  sum += other.sum;
+  tokens += other.tokens;
+  metrics.resize(std::max(metrics.size(), other.metrics.size()));
+  for (size_t i = 0; i < other.metrics.size(); ++i) {
+    metrics[i].sum += other.metrics[i].sum;
+    metrics[i].weight += other.metrics[i].weight;
+  }
+  return *this;
 }
 
 double LossSum::mean() const {

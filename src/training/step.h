@@ -118,9 +118,16 @@ class TrainStep final {
   int64_t expected_ = 0;  // micro-batches per step; 0: as many as run() is given
 };
 
-// Sum of the losses of the counted tokens, and their number.
+// Sum of the losses of the counted tokens (of what an objective counts), and their number.
 struct LossSum {
   double sum = 0, tokens = 0;
+  // Sums over what the objective's metrics count, in their order.
+  struct Metric {
+    double sum = 0, weight = 0;
+  };
+  std::vector<Metric> metrics = {};
+
+  LossSum& operator+=(const LossSum& other);
   double mean() const;  // throws Error if no token was counted
 };
 

@@ -154,7 +154,8 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
         left_out_.push_back({output, "is " + found});
       }
     }
-    if (tensor.name == whole.head && found.empty() && directory.find(of(whole.table)) != nullptr)
+    if (tensor.name == whole.head && found.empty() && !whole.new_head &&
+        directory.find(of(whole.table)) != nullptr)
       fail_without_head(whole, directory);
     if (!found.empty() && found != tensor.name) stored_.emplace(tensor.name, std::move(found));
   }

@@ -111,7 +111,7 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
   const std::unique_ptr<comm::Group> alone = comm::single();
   comm::Group& group = launched ? processes->group() : *alone;
   if (launched) settings.runtime.join(*processes);
-  RunPlan plan = make_run_plan(settings, group, hooks.composed);
+  RunPlan plan = make_run_plan(settings, group, hooks.composed, hooks.task);
   const int ranks = plan.settings.runtime.rank_count();
   const int ranks_here = launched ? processes->local_size() : ranks;
   MachinePeak peak;

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "tokenizers/tokenizer.h"
 #include "training/plan/make_plan.h"
 #include "training/step.h"
+#include "training/task.h"
 
 namespace megatron::training {
 
@@ -50,6 +52,7 @@ struct TrainResult {
 
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
+  std::shared_ptr<const Task> task;                        // of --task; null: next tokens
   // Converts the model described by the settings to the one to train; default: unchanged.
   std::function<models::Model(const models::Model&)> composed;
   // FLOP/s of this machine's matrix products with all threads of the run; default: the value stored

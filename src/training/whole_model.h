@@ -18,6 +18,7 @@ struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of the weights that are module states
   std::string table, head;          // names of the embedding and of the output layer; head "": tied
+  bool new_head = false;            // the directory that is read need not have the head
   models::Model model;
 };
 

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "corpus/chat/chat_reader.h"
+#include "corpus/chat/scored_dataset.h"
 #include "data/random_state.h"
 #include "data/split.h"
 
@@ -29,7 +30,8 @@ tokenizers::ChatTemplate template_of(const settings::DataSettings& settings,
 
 const tokenizers::Tokenizer& tokenizer_of(const Vocabulary& vocabulary) {
   MG_CHECK(vocabulary.tokenizer != nullptr && !vocabulary.directory.empty(),
-           "chats (--chats) need a tokenizer: give --model DIR with one, or --tokenizer-model");
+           "--task sft, reward and classify need a tokenizer: give --model DIR with one, or "
+           "--tokenizer-model");
   return *vocabulary.tokenizer;
 }
 
@@ -50,91 +52,106 @@ std::string_view described(AnswerRule rule) {
   MG_ASSERT(false);
 }
 
-// Opens the sets of one run.
-class ChatSets {
- public:
-  ChatSets(const settings::DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
-           int64_t seed, const std::vector<int32_t>& stops, ThreadPool& pool)
-      : settings_(settings),
-        source_(settings, vocabulary),
-        seq_length_(seq_length),
-        seed_(seed),
-        stops_(stops),
-        pool_(pool),
-        padding_(
-            static_cast<int32_t>(vocabulary.pad.value_or(std::max<int64_t>(vocabulary.eod, 0)))) {}
-
-  std::shared_ptr<const ChatStore> read(const std::vector<std::string>& paths,
-                                        const std::string& label) const {
-    const std::optional<Packing> packing = packing_of(settings_);
-    const bool whole = packing == Packing::bfd_split || packing == Packing::wrapped;
-    const ChatReading reading{.longest = whole ? 0 : seq_length_,
-                              .keep_start = settings_.chat_truncation == "keep_start",
-                              .stops = stops_};
-    auto store = std::make_shared<ChatStore>(
-        read_chats(paths, source_.tokenizer(), reading, pool_, "reading " + label));
-    report(*store, paths[0]);
-    return store;
-  }
-
-  std::shared_ptr<const ChatDataset> set(const std::shared_ptr<const ChatStore>& store,
-                                         std::vector<int64_t> chats, data::Split split,
-                                         const std::optional<int64_t>& samples) const {
-    auto set = std::make_shared<const ChatDataset>(store, std::move(chats), packing_of(settings_),
-                                                   seq_length_, padding_, seed_, samples);
-    log::info("{} set: {} rows of {} tokens per epoch, {:.1f}% of them filled{}", data::name(split),
-              set->rows(), seq_length_, 100 * set->filled(),
-              samples
-                  ? fmt::format("; {} samples are {:.2f} epochs", *samples,
-                                static_cast<double>(*samples) / static_cast<double>(set->rows()))
-                  : "");
-    return set;
-  }
-
- private:
-  void report(const ChatStore& store, const std::string& path) const {
-    const auto with_loss =
-        std::ranges::count_if(store.weights, [](float weight) { return weight != 0; });
-    log::info("{}: {} chats, {} tokens, {:.1f}% of which carry loss; {}", path, store.size(),
-              store.ids.size(),
-              100.0 * static_cast<double>(with_loss) / static_cast<double>(store.ids.size()),
-              described(store.rule));
-    if (store.cut > 0)
-      log::warning("{} chats are longer than --seq-length {} and are cut (--chat-truncation {})",
-                   store.cut, seq_length_, settings_.chat_truncation);
-    if (store.dropped > 0)
-      log::warning("{} chats are left out, because none of their tokens carries loss{}",
-                   store.dropped, store.cut > 0 ? " after they are cut" : "");
-    if (store.answers_left_open > 0)
-      log::warning(
-          "{} of {} chats end without a token that ends generation, or it carries no loss: a model "
-          "trained on them does not learn to stop. The chat template should have the end-of-turn "
-          "token within its {{% generation %}} marks",
-          store.answers_left_open, store.size() + store.dropped);
-  }
-
-  const settings::DataSettings& settings_;
-  ChatSource source_;
-  int64_t seq_length_, seed_;
-  const std::vector<int32_t>& stops_;
-  ThreadPool& pool_;
-  int32_t padding_;
-};
-
-std::vector<int64_t> all_of(const ChatStore& store) {
-  std::vector<int64_t> chats(static_cast<size_t>(store.size()));
-  std::iota(chats.begin(), chats.end(), int64_t{0});
-  return chats;
+std::vector<int64_t> all_of(int64_t size) {
+  std::vector<int64_t> examples(static_cast<size_t>(size));
+  std::iota(examples.begin(), examples.end(), int64_t{0});
+  return examples;
 }
 
-// Each split's chats: drawn by the seed, then in their order.
-std::vector<int64_t> drawn(const ChatStore& store, const data::SplitShare& share, int64_t seed) {
-  std::vector<int64_t> chats = all_of(store);
-  data::RandomState(seed & 0xFFFFFFFF).shuffle(std::span(chats));
-  const auto [begin, end] = data::split_range(share, store.size());
-  std::vector<int64_t> own(chats.begin() + begin, chats.begin() + end);
+// Each split's examples: drawn by the seed, then in their order.
+std::vector<int64_t> drawn(int64_t size, const data::SplitShare& share, int64_t seed) {
+  std::vector<int64_t> examples = all_of(size);
+  data::RandomState(seed & 0xFFFFFFFF).shuffle(std::span(examples));
+  const auto [begin, end] = data::split_range(share, size);
+  std::vector<int64_t> own(examples.begin() + begin, examples.begin() + end);
   std::ranges::sort(own);
   return own;
+}
+
+void report_set(data::Split split, const PackedRows& rows, int64_t seq_length,
+                const std::optional<int64_t>& samples) {
+  log::info("{} set: {} rows of {} tokens per epoch, {:.1f}% of them filled{}", data::name(split),
+            rows.rows(), seq_length, 100 * rows.filled(),
+            samples ? fmt::format("; {} samples are {:.2f} epochs", *samples,
+                                  static_cast<double>(*samples) / static_cast<double>(rows.rows()))
+                    : "");
+}
+
+// Opens the sets of files of examples. read(paths, label) gives a shared pointer to a store with
+// size(); Set is made of it as ChatDataset is.
+template <class Set, class Read>
+Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
+  const settings::DataSettings& settings = files.settings;
+  const std::optional<Packing> packing = packing_of(settings);
+  Corpus corpus;
+  const auto wanted = [&](data::Split split) {
+    return files.samples[static_cast<size_t>(split)] != 0;
+  };
+  const auto add = [&](data::Split split, const auto& store, std::vector<int64_t> examples) {
+    const auto at = static_cast<size_t>(split);
+    const auto set =
+        std::make_shared<const Set>(store, std::move(examples), packing, files.seq_length, padding,
+                                    files.seed, files.samples[at]);
+    report_set(split, set->rows(), files.seq_length, files.samples[at]);
+    corpus.sets[at] = set;
+    if (split == data::Split::valid) corpus.validation.push_back({"valid", set});
+  };
+  if (settings.data_path.empty()) {
+    const std::array<const std::vector<std::string>*, 3> paths = {
+        &settings.train_data_path, &settings.valid_data_path, &settings.test_data_path};
+    for (const data::Split split : kSplits) {
+      const std::vector<std::string>& own = *paths[static_cast<size_t>(split)];
+      if (own.empty() || !wanted(split)) continue;
+      const auto store = read(own, fmt::format("reading {} data", data::name(split)));
+      add(split, store, all_of(store->size()));
+    }
+    return corpus;
+  }
+  const auto store = read(settings.data_path, "reading data");
+  const data::SplitMatrix shares =
+      data::parse_split(settings.split.value_or(wanted(data::Split::valid) ? "98,2,0" : "100,0,0"));
+  for (const data::Split split : kSplits) {
+    const auto& share = shares[static_cast<size_t>(split)];
+    if (!share || !wanted(split)) continue;
+    std::vector<int64_t> examples = drawn(store->size(), *share, files.seed);
+    if (!examples.empty()) add(split, store, std::move(examples));
+  }
+  return corpus;
+}
+
+int32_t padding_of(const Vocabulary& vocabulary) {
+  return static_cast<int32_t>(vocabulary.pad.value_or(std::max<int64_t>(vocabulary.eod, 0)));
+}
+
+void report_chats(const ChatStore& store, const std::string& path, const ExampleFiles& files) {
+  const auto with_loss =
+      std::ranges::count_if(store.weights, [](float weight) { return weight != 0; });
+  log::info("{}: {} chats, {} tokens, {:.1f}% of which carry loss; {}", path, store.size(),
+            store.ids.size(),
+            100.0 * static_cast<double>(with_loss) / static_cast<double>(store.ids.size()),
+            described(store.rule));
+  if (store.cut > 0)
+    log::warning("{} chats are longer than --seq-length {} and are cut (--chat-truncation {})",
+                 store.cut, files.seq_length, files.settings.chat_truncation);
+  if (store.dropped > 0)
+    log::warning("{} chats are left out, because none of their tokens carries loss{}",
+                 store.dropped, store.cut > 0 ? " after they are cut" : "");
+  if (store.answers_left_open > 0)
+    log::warning(
+        "{} of {} chats end without a token that ends generation, or it carries no loss: a model "
+        "trained on them does not learn to stop. The chat template should have the end-of-turn "
+        "token within its {{% generation %}} marks",
+        store.answers_left_open, store.size() + store.dropped);
+}
+
+void report_scored(const ScoredStore& store, const std::string& path, const ExampleFiles& files) {
+  const bool pairs = store.texts_per_example == 2;
+  log::info("{}: {} {}, {} tokens", path, store.size(), pairs ? "pairs of texts" : "texts",
+            store.ids.size());
+  if (store.cut > 0)
+    log::warning("{} texts are cut, because {} than --seq-length {} (--chat-truncation {})",
+                 store.cut, pairs ? "their pairs are longer" : "they are longer", files.seq_length,
+                 files.settings.chat_truncation);
 }
 
 }  // namespace
@@ -144,67 +161,130 @@ ChatSource::ChatSource(const settings::DataSettings& settings, const Vocabulary&
       template_(template_of(settings, vocabulary)),
       tokens_(tokenizer_of(vocabulary), template_) {}
 
-Corpus open_chats(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                  int64_t seq_length, int64_t seed,
-                  const std::array<std::optional<int64_t>, 3>& samples,
-                  const std::vector<int32_t>& stops, ThreadPool& pool) {
-  const ChatSets sets(settings, vocabulary, seq_length, seed, stops, pool);
-  Corpus corpus;
-  const auto wanted = [&](data::Split split) { return samples[static_cast<size_t>(split)] != 0; };
-  const auto add = [&](data::Split split, const std::shared_ptr<const ChatStore>& store,
-                       std::vector<int64_t> chats) {
-    const auto at = static_cast<size_t>(split);
-    corpus.sets[at] = sets.set(store, std::move(chats), split, samples[at]);
-    if (split == data::Split::valid) corpus.validation.push_back({"valid", corpus.sets[at]});
-  };
-  if (settings.data_path.empty()) {
-    const std::array<const std::vector<std::string>*, 3> paths = {
-        &settings.train_data_path, &settings.valid_data_path, &settings.test_data_path};
-    for (const data::Split split : kSplits) {
-      const std::vector<std::string>& own = *paths[static_cast<size_t>(split)];
-      if (own.empty() || !wanted(split)) continue;
-      const auto store = sets.read(own, fmt::format("{} chats", data::name(split)));
-      add(split, store, all_of(*store));
-    }
-    return corpus;
-  }
-  const auto store = sets.read(settings.data_path, "chats");
-  const data::SplitMatrix shares =
-      data::parse_split(settings.split.value_or(wanted(data::Split::valid) ? "98,2,0" : "100,0,0"));
-  for (const data::Split split : kSplits) {
-    const auto& share = shares[static_cast<size_t>(split)];
-    if (!share || !wanted(split)) continue;
-    std::vector<int64_t> chats = drawn(*store, *share, seed);
-    if (!chats.empty()) add(split, store, std::move(chats));
-  }
-  return corpus;
+Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops) {
+  const ChatSource source(files.settings, files.vocabulary);
+  const std::optional<Packing> packing = packing_of(files.settings);
+  const bool whole = packing == Packing::bfd_split || packing == Packing::wrapped;
+  const ChatReading reading{.longest = whole ? 0 : files.seq_length,
+                            .keep_start = files.settings.chat_truncation == "keep_start",
+                            .stops = stops};
+  return open_sets<ChatDataset>(
+      files, padding_of(files.vocabulary),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store = std::make_shared<const ChatStore>(
+            read_chats(paths, source.tokenizer(), reading, files.pool, label));
+        report_chats(*store, paths[0], files);
+        return store;
+      });
 }
 
-std::string shown_chats(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                        int64_t count, int64_t seq_length, bool colour) {
+namespace {
+
+template <class Read>
+Corpus open_scored(const ExampleFiles& files, int32_t score_padding, const Read& read) {
+  const ChatSource source(files.settings, files.vocabulary);
+  const ScoredReading reading{.capacity = files.seq_length,
+                              .keep_start = files.settings.chat_truncation == "keep_start",
+                              .padding = score_padding};
+  return open_sets<ScoredDataset>(
+      files, padding_of(files.vocabulary),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store =
+            std::make_shared<const ScoredStore>(read(paths, source.tokenizer(), reading, label));
+        report_scored(*store, paths[0], files);
+        return store;
+      });
+}
+
+}  // namespace
+
+Corpus open_pairs(const ExampleFiles& files, int32_t score_padding) {
+  return open_scored(files, score_padding,
+                     [&](const auto& paths, const ChatTokenizer& tokenizer,
+                         const ScoredReading& reading, const std::string& label) {
+                       return read_pairs(paths, tokenizer, reading, files.pool, label);
+                     });
+}
+
+Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
+                     const std::vector<std::string>& names) {
+  return open_scored(files, score_padding,
+                     [&](const auto& paths, const ChatTokenizer& tokenizer,
+                         const ScoredReading& reading, const std::string& label) {
+                       return read_labelled(paths, tokenizer, reading, names, files.pool, label);
+                     });
+}
+
+std::vector<std::string> example_paths(const settings::DataSettings& settings) {
+  if (!settings.data_path.empty()) return settings.data_path;
+  std::vector<std::string> all;
+  for (const auto* paths :
+       {&settings.train_data_path, &settings.valid_data_path, &settings.test_data_path})
+    all.insert(all.end(), paths->begin(), paths->end());
+  return all;
+}
+
+namespace {
+
+// Shows runs of tokens with and without loss.
+std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& tokenizer,
+                         bool colour) {
   constexpr std::string_view kGreen = "\033[32m", kGrey = "\033[90m", kPlain = "\033[0m";
-  const ChatSource source(settings, vocabulary);
-  const std::vector<std::string>& paths =
-      settings.data_path.empty() ? settings.train_data_path : settings.data_path;
   std::string text;
-  read_records(paths, [&](const Json& record, const std::string& place) {
-    ChatTokens tokens = source.tokenizer().tokens(example_of(record, place));
-    const auto whole = std::ssize(tokens.ids);
-    truncate(tokens, seq_length, settings.chat_truncation == "keep_start");
-    text += fmt::format("--- {}: {} tokens{}, {} with loss\n", place, whole,
-                        whole > seq_length ? fmt::format(", {} kept", seq_length) : "",
-                        tokens.counted());
-    for (size_t begin = 0; begin < tokens.ids.size();) {
-      const bool loss = tokens.weights[begin] != 0;
-      size_t end = begin;
-      while (end < tokens.ids.size() && (tokens.weights[end] != 0) == loss) ++end;
-      const std::string part =
-          vocabulary.tokenizer->decode(std::span(tokens.ids).subspan(begin, end - begin));
-      if (colour) text += fmt::format("{}{}{}", loss ? kGreen : kGrey, part, kPlain);
-      else text += loss ? fmt::format("[[{}]]", part) : part;
-      begin = end;
+  for (size_t begin = 0; begin < tokens.ids.size();) {
+    const bool loss = tokens.weights[begin] != 0;
+    size_t end = begin;
+    while (end < tokens.ids.size() && (tokens.weights[end] != 0) == loss) ++end;
+    const std::string part = tokenizer.decode(std::span(tokens.ids).subspan(begin, end - begin));
+    if (colour) text += fmt::format("{}{}{}", loss ? kGreen : kGrey, part, kPlain);
+    else text += loss ? fmt::format("[[{}]]", part) : part;
+    begin = end;
+  }
+  return text + "\n";
+}
+
+// The texts of a record, each with its heading.
+std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task,
+                                                         const Json& record,
+                                                         const std::string& place,
+                                                         const ChatTokenizer& tokenizer) {
+  const auto scored = [&](const ChatExample& example, bool ends) {
+    ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
+    tokens.weights.resize(tokens.ids.size());
+    if (!tokens.weights.empty()) tokens.weights.back() = 1;
+    return tokens;
+  };
+  if (task == "reward") {
+    const TextPair pair = pair_of(record, place);
+    return {{place + ", chosen", scored(pair.chosen, true)},
+            {place + ", rejected", scored(pair.rejected, true)}};
+  }
+  if (task == "classify") {
+    const ScoredText text = labelled_of(record, place);
+    return {{fmt::format("{}, label {}", place, text.label.dump()), scored(text.text, false)}};
+  }
+  return {{place, tokenizer.tokens(example_of(record, place))}};
+}
+
+}  // namespace
+
+std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
+                           int64_t count, int64_t seq_length, bool colour) {
+  const ChatSource source(settings, vocabulary);
+  std::string text;
+  read_records(example_paths(settings), [&](const Json& record, const std::string& place) {
+    for (auto& [heading, tokens] : texts_of(settings.task, record, place, source.tokenizer())) {
+      const auto whole = std::ssize(tokens.ids);
+      if (settings.task == "sft") {
+        truncate(tokens, seq_length, settings.chat_truncation == "keep_start");
+        text += fmt::format("--- {}: {} tokens{}, {} with loss\n", heading, whole,
+                            whole > seq_length ? fmt::format(", {} kept", seq_length) : "",
+                            tokens.counted());
+      } else {
+        text += fmt::format("--- {}: {} tokens\n", heading, whole);
+      }
+      text += shown_tokens(tokens, *vocabulary.tokenizer, colour);
     }
-    text += "\n";
     return --count > 0;
   });
   return text;

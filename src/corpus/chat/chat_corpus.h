@@ -1,4 +1,4 @@
-// Opens a run's chats as data sets.
+// Opens a run's chats, pairs or labelled texts as data sets.
 #pragma once
 
 #include <array>
@@ -25,17 +25,30 @@ class ChatSource {
   ChatTokenizer tokens_;
 };
 
-// The data sets of --data-path (--train-data-path, ...), files of chats, as open_corpus opens those
-// of token files. Without --split, --data-path is for training, but for 2% of the chats if samples
-// of the validation set are asked for; its chats are drawn by the seed. stops: tokens at which
-// generation ends. Logs what was read.
-Corpus open_chats(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                  int64_t seq_length, int64_t seed,
-                  const std::array<std::optional<int64_t>, 3>& samples,
-                  const std::vector<int32_t>& stops, ThreadPool& pool);
+// What the data sets of a run's examples are made of; references are borrowed.
+struct ExampleFiles {
+  const settings::DataSettings& settings;
+  const Vocabulary& vocabulary;
+  int64_t seq_length = 0, seed = 0;
+  std::array<std::optional<int64_t>, 3> samples;  // as for open_corpus()
+  ThreadPool& pool;
+};
 
-// Text of the first `count` chats for a terminal: tokens with loss in green, others grey.
-std::string shown_chats(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                        int64_t count, int64_t seq_length, bool colour);
+// The data sets of --data-path (--train-data-path, ...), files of examples (chat_reader.h), as
+// open_corpus opens those of token files. Without --split, --data-path is for training, but for 2%
+// of the examples if samples of the validation set are asked for; its examples are drawn by the
+// seed. Log what was read. stops: tokens at which generation ends. score_padding: as in
+// ScoredReading.
+Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops);
+Corpus open_pairs(const ExampleFiles& files, int32_t score_padding);
+Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
+                     const std::vector<std::string>& names);
+// All files of examples that the settings name.
+std::vector<std::string> example_paths(const settings::DataSettings& settings);
+
+// Text of the first `count` examples for a terminal: tokens with loss in green (those of a text
+// that is scored: the one that has the score), others grey.
+std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
+                           int64_t count, int64_t seq_length, bool colour);
 
 }  // namespace megatron::corpus

@@ -7,47 +7,16 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/progress.h"
-#include "corpus/chat/chat_reader.h"
-#include "data/random_state.h"
+#include "corpus/chat/record_blocks.h"
 
 namespace megatron::corpus {
 namespace {
 
-constexpr size_t kTogether = 512;  // records that are tokenized at a time
-
-struct PlacedRecord {
-  Json json;
-  std::string place;
-};
-
-// Tokenizes blocks of records on all threads and appends them in order.
+// Cuts chats, and appends those that carry loss.
 class Storing {
  public:
-  Storing(const ChatTokenizer& tokenizer, const ChatReading& reading, ThreadPool& pool,
-          ChatStore& store)
-      : tokenizer_(tokenizer), reading_(reading), pool_(pool), store_(store) {}
+  Storing(const ChatReading& reading, ChatStore& store) : reading_(reading), store_(store) {}
 
-  void add(Json record, std::string place) {
-    records_.push_back({std::move(record), std::move(place)});
-    if (records_.size() == kTogether) flush();
-  }
-
-  void flush() {
-    std::vector<ChatTokens> tokens(records_.size());
-    std::vector<AnswerRule> rules(records_.size());
-    pool_.parallel_for(std::ssize(records_), [&](int64_t i, int) {
-      const auto at = static_cast<size_t>(i);
-      const ChatExample example = example_of(records_[at].json, std::move(records_[at].place));
-      tokens[at] = tokenizer_.tokens(example);
-      rules[at] = tokenizer_.rule(example);
-    });
-    if (store_.size() == 0 && !rules.empty()) store_.rule = rules[0];
-    for (ChatTokens& one : tokens) append(one);
-    records_.clear();
-  }
-
- private:
   void append(ChatTokens& tokens) {
     if (!reading_.stops.empty() && ends_open(tokens)) ++store_.answers_left_open;
     if (reading_.longest > 0 && std::ssize(tokens.ids) > reading_.longest) {
@@ -65,6 +34,7 @@ class Storing {
     store_.ends.push_back(std::ssize(store_.ids));
   }
 
+ private:
   // True if generation would not stop after the last answer: no stop token carries loss behind its
   // last other token.
   bool ends_open(const ChatTokens& tokens) const {
@@ -78,28 +48,38 @@ class Storing {
     return true;
   }
 
-  const ChatTokenizer& tokenizer_;
   const ChatReading& reading_;
-  ThreadPool& pool_;
   ChatStore& store_;
-  std::vector<PlacedRecord> records_;
 };
+
+struct ReadChat {
+  ChatTokens tokens;
+  AnswerRule rule = AnswerRule::completion;
+};
+
+std::vector<int64_t> lengths_of(const ChatStore& store, const std::vector<int64_t>& chats) {
+  MG_ASSERT(!chats.empty());
+  std::vector<int64_t> lengths;
+  for (const int64_t chat : chats) lengths.push_back(store.length(chat));
+  return lengths;
+}
 
 }  // namespace
 
 ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
                      const ChatReading& reading, ThreadPool& pool, const std::string& label) {
   ChatStore store;
-  Storing storing(tokenizer, reading, pool, store);
-  Progress progress(label, -1, "chats");
-  int64_t read = 0;
-  read_records(paths, [&](Json record, std::string place) {
-    storing.add(std::move(record), std::move(place));
-    if (++read % static_cast<int64_t>(kTogether) == 0) progress.update(read);
-    return true;
-  });
-  storing.flush();
-  progress.update(read);
+  Storing storing(reading, store);
+  for_each_tokenized<ReadChat>(
+      paths, pool, label,
+      [&](const Json& record, std::string place) {
+        const ChatExample example = example_of(record, std::move(place));
+        return ReadChat{tokenizer.tokens(example), tokenizer.rule(example)};
+      },
+      [&](ReadChat& chat) {
+        if (store.size() + store.dropped == 0) store.rule = chat.rule;
+        storing.append(chat.tokens);
+      });
   MG_CHECK(store.size() > 0 || store.dropped > 0, "{} has no chats", paths[0]);
   MG_CHECK(store.size() > 0,
            "none of the {} chats of {} keeps an answer{}: raise --seq-length, or look at the chats "
@@ -114,40 +94,18 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
 ChatDataset::ChatDataset(std::shared_ptr<const ChatStore> store, std::vector<int64_t> chats,
                          std::optional<Packing> packing, int64_t length, int32_t padding,
                          int64_t seed, std::optional<int64_t> samples)
-    : store_(std::move(store)), chats_(std::move(chats)), length_(length), padding_(padding) {
-  MG_ASSERT(!chats_.empty());
-  std::vector<int64_t> lengths;
-  for (const int64_t chat : chats_) lengths.push_back(store_->length(chat));
-  if (packing) {
-    rows_ = pack(lengths, length, *packing);
-  } else {
-    for (int64_t i = 0; i < std::ssize(lengths); ++i)
-      rows_.push_back({{i, 0, std::min(lengths[static_cast<size_t>(i)], length)}});
-  }
-  const int64_t needed = samples.value_or(rows());
-  for (int64_t epoch = 0; std::ssize(order_) < needed; ++epoch) {
-    std::vector<int32_t> order(rows_.size());
-    std::iota(order.begin(), order.end(), 0);
-    data::RandomState((seed + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
-    order_.insert(order_.end(), order.begin(), order.end());
-  }
-  order_.resize(static_cast<size_t>(needed));
-}
-
-double ChatDataset::filled() const {
-  double tokens = 0;
-  for (const PackedRow& row : rows_)
-    for (const PackedPart& part : row) tokens += static_cast<double>(part.length);
-  return tokens / static_cast<double>(rows() * length_);
-}
+    : store_(std::move(store)),
+      chats_(std::move(chats)),
+      rows_(lengths_of(*store_, chats_), packing, length, seed, samples),
+      length_(length),
+      padding_(padding) {}
 
 void ChatDataset::read(int64_t k, data::Sample& sample) const {
-  MG_CHECK(k >= 0 && k < size(), "sample {} is outside [0, {})", k, size());
-  read_row(rows_[static_cast<size_t>(order_[static_cast<size_t>(k)])], sample);
+  read_row(rows_.of_sample(k), sample);
 }
 
 void ChatDataset::read_filler(data::Sample& sample) const {
-  read_row(rows_[static_cast<size_t>(order_[0])], sample);
+  read(0, sample);
   std::ranges::fill(sample.loss_mask, 0.0f);
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "corpus/chat/chat_tokens.h"
-#include "corpus/chat/packing.h"
+#include "corpus/chat/packed_rows.h"
 #include "data/dataset.h"
 
 namespace megatron::corpus {
@@ -52,20 +52,18 @@ class ChatDataset final : public data::Dataset {
               std::optional<Packing> packing, int64_t length, int32_t padding, int64_t seed,
               std::optional<int64_t> samples);
 
-  int64_t size() const override { return static_cast<int64_t>(order_.size()); }
+  int64_t size() const override { return rows_.samples(); }
   void read(int64_t k, data::Sample& sample) const override;
   void read_filler(data::Sample& sample) const override;
 
-  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }  // of an epoch
-  double filled() const;  // share of an epoch's tokens that are not padding
+  const PackedRows& rows() const { return rows_; }
 
  private:
   void read_row(const PackedRow& row, data::Sample& sample) const;
 
   std::shared_ptr<const ChatStore> store_;
   std::vector<int64_t> chats_;
-  std::vector<PackedRow> rows_;
-  std::vector<int32_t> order_;  // row of each sample
+  PackedRows rows_;
   int64_t length_;
   int32_t padding_;
 };

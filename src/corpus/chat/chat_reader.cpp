@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -176,9 +177,18 @@ bool read_array(const std::string& path, const std::string& text,
   return true;
 }
 
-}  // namespace
+void read_template_inputs(const Record& r, ChatExample& example) {
+  read_tools(r, example);
+  if (r.has("chat_template_kwargs")) {
+    const Json& variables = r.at("chat_template_kwargs");
+    MG_CHECK(variables.is_object(), "{}: 'chat_template_kwargs' is {}, not an object",
+             example.place, Record::shortened(variables));
+    example.variables = variables.as_object();
+  }
+}
 
-ChatExample example_of(const Json& record, std::string place) {
+// A conversation in any shape, with or without an answer.
+ChatExample conversation_of(const Json& record, std::string place) {
   ChatExample example;
   example.place = std::move(place);
   const Record r(record, example.place);
@@ -196,15 +206,70 @@ ChatExample example_of(const Json& record, std::string place) {
              example.place);
     read_instruction(r, example);
   }
-  read_tools(r, example);
-  if (r.has("chat_template_kwargs")) {
-    const Json& variables = r.at("chat_template_kwargs");
-    MG_CHECK(variables.is_object(), "{}: 'chat_template_kwargs' is {}, not an object",
-             example.place, Record::shortened(variables));
-    example.variables = variables.as_object();
+  read_template_inputs(r, example);
+  return example;
+}
+
+// One side of a pair, behind the prompt.
+ChatExample side_of(const Record& r, const char* key) {
+  ChatExample example;
+  example.place = r.place();
+  const Json& side = r.at(key);
+  const Json* prompt = r.has("prompt") ? &r.at("prompt") : nullptr;
+  if (side.is_string() && (prompt == nullptr || prompt->is_string())) {
+    example.texts = {prompt == nullptr ? "" : prompt->as_string(), side.as_string()};
+    return example;
   }
+  MG_CHECK(side.is_array() && (prompt == nullptr || prompt->is_array()),
+           "{}: 'chosen', 'rejected' and 'prompt' must all be texts, or all lists of messages",
+           r.place());
+  if (prompt != nullptr) example.messages = messages_of(prompt->as_array(), r.place());
+  for (Json& one : messages_of(side.as_array(), r.place()))
+    example.messages.push_back(std::move(one));
+  read_template_inputs(r, example);
+  return example;
+}
+
+}  // namespace
+
+ChatExample example_of(const Json& record, std::string place) {
+  ChatExample example = conversation_of(record, std::move(place));
   check_answers(example);
   return example;
+}
+
+ScoredText labelled_of(const Json& record, std::string place) {
+  ScoredText scored;
+  const Record r(record, place);
+  MG_CHECK(r.has("label"), "{}: the record has no 'label'", place);
+  scored.label = r.at("label");
+  MG_CHECK((scored.label.is_integer() && scored.label.as_integer() >= 0) ||
+               (scored.label.is_string() && !scored.label.as_string().empty()),
+           "{}: 'label' is {}; it is the name of a class, or its index (0, 1, ...)", place,
+           Record::shortened(scored.label));
+  if (r.has("text")) {
+    scored.text.texts = {"", r.text("text")};
+    scored.text.place = std::move(place);
+  } else {
+    MG_CHECK(r.has("messages") || r.has("conversations") || r.has("prompt") || r.has("instruction"),
+             "{}: the record has neither 'text' nor 'messages'", place);
+    scored.text = conversation_of(record, std::move(place));
+  }
+  return scored;
+}
+
+TextPair pair_of(const Json& record, std::string place) {
+  const Record r(record, place);
+  MG_CHECK(r.has("chosen") && r.has("rejected"),
+           "{}: a pair has 'chosen' and 'rejected'; this record lacks '{}'", place,
+           r.has("chosen") ? "rejected" : "chosen");
+  TextPair pair{.chosen = side_of(r, "chosen"), .rejected = side_of(r, "rejected")};
+  if (!r.has("margin")) return pair;
+  const Json& margin = r.at("margin");
+  MG_CHECK(margin.is_number() && std::isfinite(margin.as_number()),
+           "{}: 'margin' is {}, not a finite number", place, Record::shortened(margin));
+  pair.margin = margin.as_number();
+  return pair;
 }
 
 void read_records(const std::vector<std::string>& paths,

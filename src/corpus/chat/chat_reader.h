@@ -22,6 +22,24 @@ namespace megatron::corpus {
 // value of another type, an unknown role, no answer.
 ChatExample example_of(const Json& record, std::string place);
 
+// A text that is scored at its end.
+struct ScoredText {
+  ChatExample text;
+  Json label;  // of a text with one: a name (string) or an index (integer)
+};
+// {"text": TEXT, "label": ...}, or a conversation in one of the shapes of example_of(), which need
+// not have an answer, beside "label".
+ScoredText labelled_of(const Json& record, std::string place);
+
+// Two texts of which the first is preferred.
+struct TextPair {
+  ChatExample chosen, rejected;
+  double margin = 0;  // by which the scores should differ
+};
+// {"chosen", "rejected"}, both texts or both lists of messages, behind an optional "prompt" of the
+// same kind, with an optional number "margin".
+TextPair pair_of(const Json& record, std::string place);
+
 // Calls f with each record of the files, in order, and its place, until it returns false. A path is
 // a file, a directory or a pattern (data/input_list.h) of JSON lines, or of one JSON array per
 // file. Throws Error naming file and line.

@@ -160,6 +160,20 @@ ChatTokens ChatTokenizer::tokens(const ChatExample& example) const {
   return tokens;
 }
 
+std::vector<int32_t> ChatTokenizer::text_tokens(const ChatExample& example, bool ends) const {
+  if (!example.texts) {
+    const tokenizers::Chat chat{.messages = seen_by_template(example.messages),
+                                .tools = example.tools,
+                                .documents = {},
+                                .variables = example.variables};
+    return tokenizer_.encode(render(chat, example).text);
+  }
+  std::vector<int32_t> ids = tokenizer_.encode(example.texts->first + example.texts->second, true);
+  const auto eos = tokenizer_.eos();
+  if (ends && eos && (ids.empty() || ids.back() != *eos)) ids.push_back(*eos);
+  return ids;
+}
+
 std::vector<float> answer_mask(std::span<const Range> offsets, std::span<const Span> answers,
                                std::span<const float> weights) {
   std::vector<float> mask(offsets.size());

@@ -54,6 +54,9 @@ class ChatTokenizer {
   // beginning of the whole one.
   ChatTokens tokens(const ChatExample& example) const;
   AnswerRule rule(const ChatExample& example) const;
+  // All tokens of a text, without loss: texts get the tokenizer's special tokens around them and,
+  // if `ends`, its end-of-sequence token; chats have what the template writes.
+  std::vector<int32_t> text_tokens(const ChatExample& example, bool ends) const;
 
  private:
   std::vector<std::pair<int64_t, int64_t>> answers(const tokenizers::Chat& chat,

@@ -22,10 +22,10 @@ void ask(const Args& args, Stream& stream) {
 }
 
 template <auto member>
-struct Entry;
+struct MetaEntry;
 
 template <class Args, void (*Table::*member)(const Args&, Stream&)>
-struct Entry<member> {
+struct MetaEntry<member> {
   static void run(const Args& args, Stream& stream) {
     check_call<member>(args);
     ask<member>(args, stream);
@@ -35,7 +35,7 @@ struct Entry<member> {
 }  // namespace
 
 const Table& meta_table() {
-  static const Table table = table_of<Entry>();
+  static const Table table = table_of<MetaEntry>();
   return table;
 }
 

@@ -26,7 +26,7 @@ class DecoderDefinition final : public ModelDefinition,
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
   bool is_surplus(std::string_view tensor) const override {
     const std::string_view rest = behind_prefix(tensor);
-    return is_computed_buffer(rest) ||
+    return is_computed_buffer(rest) || (v_.score_labels > 0 && is_of_output(tensor)) ||
            std::ranges::any_of(family_.buffers,
                                [&](std::string_view pattern) { return matches(pattern, rest); });
   }
@@ -73,6 +73,14 @@ class DecoderDefinition final : public ModelDefinition,
     const std::string_view prefix = family_.base_prefix;
     while (!prefix.empty() && tensor.starts_with(prefix)) tensor.remove_prefix(prefix.size());
     return tensor;
+  }
+  // True for a tensor of the language model's output layer.
+  bool is_of_output(std::string_view tensor) const {
+    const std::string name =
+        placement_of(family_.tensors(v_), v_, "output.weight", {v_.vocab_size, v_.hidden_size})
+            .tensors.at(0)
+            .name;
+    return tensor.substr(0, tensor.rfind('.')) == name.substr(0, name.rfind('.'));
   }
   double forward_flops(const LayerValue& layer, int64_t length) const;
 
@@ -135,6 +143,17 @@ int64_t DecoderDefinition::context_class(int64_t length) const {
 }
 
 // Surplus layers are dropped at the end; additional layers repeat those from the first on.
+// As in transformers' classes for sequence classification: no factor or cap of logits.
+void set_score_head(DecoderValue& value, const ScoreHead& head) {
+  value.score_label_names = head.label_names;
+  value.score_labels = std::ssize(head.label_names);
+  value.score_pad_token = head.padding;
+  value.score_problem = value.score_labels == 1 ? ScoreProblem::unnamed : ScoreProblem::by_labels;
+  value.untied = true;
+  value.logits_scale = 1;
+  value.logits_soft_cap = 0;
+}
+
 Model DecoderDefinition::with(const ModelChanges& changes) const {
   DecoderValue other = v_;
   if (changes.num_layers) {
@@ -159,7 +178,12 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
     other.router.stated_aux_loss = v_.router.stated_aux_loss;
     other.router.states_router_logits = v_.router.states_router_logits;
   }
-  return decoder_model(other, family_, form_);
+  if (!changes.score_head) return decoder_model(other, family_, form_);
+  set_score_head(other, *changes.score_head);
+  const Model scored = decoder_model(other, family_, form_);
+  // Throws Error if config.json could not say so.
+  static_cast<void>(scored->config_json(DType::f32));
+  return scored;
 }
 
 }  // namespace

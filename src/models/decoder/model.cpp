@@ -200,7 +200,8 @@ Var DecoderModel::logits(Tape& tape, const Bundle& in) const {
   return output_.table->logits(tape, head_input(tape, in), output_.use, value_.logits_soft_cap);
 }
 
-Var DecoderModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+Var DecoderModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (value_.score_labels > 0) return logits(tape, in);
   return output_.table->log_probabilities(tape, head_input(tape, in), batch.labelled, output_.use,
                                           value_.logits_soft_cap);
 }

@@ -331,12 +331,6 @@ ScoreProblem score_problem(const std::string& name, int64_t labels) {
 }  // namespace
 
 void read_score_head(const Json& j, DecoderValue& value) {
-  const Json* architectures = present(j, "architectures");
-  if (architectures == nullptr || !architectures->is_array() || architectures->as_array().empty())
-    return;
-  const std::string name =
-      read("architectures", [&] { return architectures->as_array()[0].as_string(); });
-  if (!name.ends_with("ForSequenceClassification")) return;
   const std::string problem = text(j, "problem_type", "");
   MG_CHECK(problem != "multi_label_classification",
            "config.json has problem_type = multi_label_classification, which is not supported; "
@@ -350,14 +344,11 @@ void read_score_head(const Json& j, DecoderValue& value) {
            "config.json has problem_type = regression and {} labels; one is supported",
            value.score_labels);
   value.untied = true;
+  value.logits_scale = 1;
+  value.logits_soft_cap = 0;
 }
 
-void write_score_head(const DecoderValue& value, const std::string& name, Json& j) {
-  if (value.score_labels == 0) {
-    j.set("architectures", Json::Array{name + "ForCausalLM"});
-    return;
-  }
-  j.set("architectures", Json::Array{name + "ForSequenceClassification"});
+void write_score_head(const DecoderValue& value, Json& j) {
   Json names = Json::Object{}, numbers = Json::Object{};
   for (int64_t i = 0; i < value.score_labels; ++i) {
     const std::string& label = value.score_label_names[static_cast<size_t>(i)];
@@ -368,8 +359,7 @@ void write_score_head(const DecoderValue& value, const std::string& name, Json& 
   j.set("label2id", std::move(numbers));
   j.set("pad_token_id", value.score_pad_token >= 0 ? Json(value.score_pad_token) : Json());
   if (value.score_problem == ScoreProblem::unnamed) return;
-  const bool regression =
-      value.score_labels == 1 && value.score_problem == ScoreProblem::by_labels;
+  const bool regression = value.score_labels == 1 && value.score_problem == ScoreProblem::by_labels;
   j.set("problem_type", regression ? "regression" : "single_label_classification");
 }
 
@@ -377,8 +367,7 @@ FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> l
   FamilyTensors map{.layer_prefix = "model.layers.*.",
                     .outside = {{"embedding", "model.embed_tokens"},
                                 {"final_norm", "model.norm"},
-                                {"output", "lm_head"},
-                                {"score", "score"}},
+                                {"output", "lm_head"}},
                     .layer = {{"attention.qkv", "self_attn.q_proj", Take::q},
                               {"attention.qkv", "self_attn.k_proj", Take::k},
                               {"attention.qkv", "self_attn.v_proj", Take::v},

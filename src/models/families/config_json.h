@@ -80,10 +80,9 @@ void set_score_scale(nn::AttentionConfig& attention, double scale);
 void read_gemma(const Json& config, DecoderValue& value);
 void write_gemma(const DecoderValue& value, Json& config);
 
-// A sequence classifier or a reward model: architectures, num_labels (id2label), pad_token_id.
+// The labels, padding and problem_type of a model that scores texts.
 void read_score_head(const Json& config, DecoderValue& value);
-// architectures: <name>ForCausalLM, or ForSequenceClassification with its labels.
-void write_score_head(const DecoderValue& value, const std::string& name, Json& config);
+void write_score_head(const DecoderValue& value, Json& config);
 
 // Returns Llama's tensor names; with other names of the layers' norms, e.g. those of Gemma 2 and 3.
 FamilyTensors llama_tensors(const DecoderValue& value);

@@ -74,8 +74,16 @@ Json with_defaults(const DecoderFamily& family, Json config) {
   return config;
 }
 
+bool names_score_class(const DecoderFamily& family, const Json& config) {
+  const Json* names = present(config, "architectures");
+  return !family.score_class.empty() && names != nullptr && names->is_array() &&
+         !names->as_array().empty() && names->as_array()[0].is_string() &&
+         names->as_array()[0].as_string() == family.score_class;
+}
+
 DecoderValue read(const DecoderFamily& family, const Json& config) {
   DecoderValue value = family.read(with_defaults(family, config));
+  if (names_score_class(family, config)) read_score_head(config, value);
   value.width_multiplier = number(config, kWidthMultiplier, 1);
   return value;
 }
@@ -90,14 +98,10 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
   const std::string name = names->as_array()[0].as_string();
   const size_t at = name.rfind("For");
   if (at == name.npos) return;
-  const std::string model = name.substr(0, at), head = name.substr(at);
-  constexpr std::string_view kText = "ForCausalLM", kScores = "ForSequenceClassification";
-  if (head == (value.score_labels > 0 ? kScores : kText)) return;
-  Json scored = config;
-  scored.set("architectures", Json::Array{model + std::string(kScores)});
-  const bool has_scores = read(family, scored).score_labels > 0;
-  fail("config.json has architectures = '{}'; supported for {}: {}{}{}", name, family.name, model,
-       kText, has_scores ? ", " + model + std::string(kScores) : "");
+  constexpr std::string_view kText = "ForCausalLM";
+  if (value.score_labels > 0 || name.substr(at) == kText) return;
+  fail("config.json has architectures = '{}'; supported for {}: {}{}{}{}", name, family.name,
+       name.substr(0, at), kText, family.score_class.empty() ? "" : ", ", family.score_class);
 }
 
 std::string shown(const Json* value) { return value == nullptr ? "its default" : value->dump(); }
@@ -172,6 +176,10 @@ Json older(Json config, const DecoderFamily& family) {
 Json written(const DecoderFamily& family, const DecoderValue& value) {
   Json config = family.write(value);
   config.set("model_type", family.name);
+  if (value.score_labels > 0 && !family.score_class.empty()) {
+    config.set("architectures", Json::Array{family.score_class});
+    write_score_head(value, config);
+  }
   if (value.width_multiplier != 1) config.set(kWidthMultiplier, value.width_multiplier);
   return config;
 }

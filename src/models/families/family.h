@@ -59,6 +59,9 @@ struct DecoderFamily {
   // Number of layers after the last one in published directories that predict tokens beyond the
   // next one; dropped when read.
   int64_t prediction_layers = 0;
+  // Class of its models that score texts, which replace the head by a tensor "score.weight" and
+  // ignore factors and caps of logits; "": there is none.
+  std::string_view score_class = "";
   // Prefix of all tensor names except the head's. Files that were saved from the model without its
   // head lack it.
   std::string_view base_prefix = "model.";

@@ -151,6 +151,9 @@ parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& v
       placement.tensors.push_back(taken(row, std::move(whole), value, name.layer));
     }
   }
+  constexpr std::string_view kScore = "score.weight";  // in every family that has one
+  if (placement.tensors.empty() && parameter == kScore)
+    placement.tensors.push_back({.name = parameter, .global = shape});
   MG_CHECK(!placement.tensors.empty(), "the family has no name for the parameter '{}'", parameter);
   // Several rows: together they are the parameter.
   int64_t elements = 0;

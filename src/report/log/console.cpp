@@ -158,6 +158,14 @@ std::string closing_line(const RunTotals& t, const RunRecord& run) {
 }
 
 std::string console_line(const ValidationRecord& r) {
+  if (!r.metrics.empty()) {
+    std::string line = fmt::format(
+        "validation loss at iteration {}{} | loss value: {}", r.iteration,
+        r.set.empty() || r.set == "valid" ? "" : " on " + r.set, scientific_loss(r.loss));
+    for (const ValidationRecord::Metric& metric : r.metrics)
+      line += fmt::format(" | {} {:.4g}", metric.name, metric.value);
+    return line;
+  }
   return fmt::format("validation loss at iteration {}{} | lm loss value: {} | lm loss PPL: {}",
                      r.iteration, r.set.empty() || r.set == "valid" ? "" : " on " + r.set,
                      scientific_loss(r.loss), scientific_loss(perplexity(r.loss)));

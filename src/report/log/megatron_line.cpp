@@ -53,9 +53,13 @@ std::string megatron_lines(const ValidationRecord& r) {
   const std::string set = r.set.empty() || r.set == "valid" ? ""
                           : r.set == "test"                 ? " on test set"
                                                             : " on " + r.set;
-  const std::string line = fmt::format(
-      " validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
-      r.iteration, set, unsigned_nan(r.loss), unsigned_nan(perplexity(r.loss)));
+  std::string line =
+      fmt::format(" validation loss at iteration {}{} | {} value: {:.6E} | ", r.iteration, set,
+                  r.metrics.empty() ? "lm loss" : "loss", unsigned_nan(r.loss));
+  if (r.metrics.empty())
+    line += fmt::format("lm loss PPL: {:.6E} | ", unsigned_nan(perplexity(r.loss)));
+  for (const ValidationRecord::Metric& metric : r.metrics)
+    line += fmt::format("{}: {:.6E} | ", metric.name, unsigned_nan(metric.value));
   const std::string rule(line.size() + 1, '-');
   return rule + "\n" + line + "\n" + rule;
 }

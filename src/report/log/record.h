@@ -95,8 +95,14 @@ struct StepRecord {
 
 struct ValidationRecord {
   int64_t iteration = 0;
-  std::string set;  // "valid", or its name
-  double loss = 0, tokens = 0;
+  std::string set;              // "valid", or its name
+  double loss = 0, tokens = 0;  // tokens: or what else the loss is a mean over
+  // An objective has them; its loss is not the logarithm of a perplexity.
+  struct Metric {
+    std::string name;
+    double value = 0;
+  };
+  std::vector<Metric> metrics = {};
 };
 
 struct SaveRecord {

@@ -12,12 +12,12 @@ namespace {
 constexpr std::string_view kCalls = "context, ";
 
 plan::ContextExchange measured(const std::string& name, const settings::TrainSettings& settings,
-                               const models::Model& model) {
+                               const models::Model& model, const Task* task) {
   plan::ContextExchange exchange{.name = name};
   settings::TrainSettings s = settings;
   s.parallel.context_exchange = {name};
   try {
-    MetaRun run(s, model, 0);
+    MetaRun run(s, model, 0, task);
     run.run(0, {}, false);
     for (const plan::CollectiveItem& item : run.work().collectives) {
       if (!item.call.starts_with(kCalls)) continue;
@@ -38,14 +38,15 @@ plan::ContextExchange measured(const std::string& name, const settings::TrainSet
 }  // namespace
 
 std::optional<plan::ContextExchanges> compare_exchanges(const settings::TrainSettings& s,
-                                                        const models::Model& model) {
+                                                        const models::Model& model,
+                                                        const Task* task) {
   if (s.parallel.context_parallel == 1) return std::nullopt;
   plan::ContextExchanges exchanges{.given = s.parallel.context_exchange};
   if (exchanges.given.empty()) exchanges.given = {"p2p"};
   std::vector<std::string> names = {"p2p", "all_gather", "a2a"};
   for (const std::string& given : exchanges.given)
     if (std::ranges::find(names, given) == names.end()) names.push_back(given);
-  for (const std::string& name : names) exchanges.all.push_back(measured(name, s, model));
+  for (const std::string& name : names) exchanges.all.push_back(measured(name, s, model, task));
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   const std::vector<parallel::ModelPart> parts =
       parallel::place_layers(model->num_layers(), shape, s.parallel.placement());

@@ -164,7 +164,7 @@ void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const setting
     settings::TrainSettings without = s;
     without.recompute = {};
     const models::Model unchunked = model->with({.mlp_chunks = 1});
-    MetaRun again(without, unchunked, rank);
+    MetaRun again(without, unchunked, rank, run.task());
     again.run(0, {}, false);
     keeping = plan::filled(again.work(), fill);
   }
@@ -277,7 +277,8 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
       busiest;  // runs of rank 0 and of a rank of the stage with the most compute
   int busiest_rank = 0;
   for (const int rank : ranks_of_stages(s)) {
-    auto run = std::make_unique<MetaRun>(s, model, rank, options.expert_load.value_or(0));
+    auto run = std::make_unique<MetaRun>(s, model, rank, options.task.get(),
+                                         options.expert_load.value_or(0));
     run->run(consumed, vocabulary, options.samples);
     if (!p.experts) p.experts = experts_of(run->work(), s, model);
     p.stages.push_back(run->memory());
@@ -386,8 +387,10 @@ plan::Plan with_attention_workspace(
 
 }  // namespace
 
-StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model) {
+StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model,
+                         const Task* task) {
   return {.loss_scope = settings.batch.scope(),
+          .objective = task == nullptr ? nullptr : task->objective(),
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
           .hidden = model->hidden_size(),
@@ -416,10 +419,12 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
   if (options.skew_given) check_skew(*options.expert_skew, p.experts);
   if (options.expert_skew && p.experts)
     p = at_expected_load(p, settled, model, vocabulary, compared, consumed);
-  if (options.exchanges) p.exchanges = compare_exchanges(settled, model);
+  if (options.exchanges) p.exchanges = compare_exchanges(settled, model, options.task.get());
   if (p.fits()) return p;
-  const PlanOptions of_suggestions{
-      .samples = false, .device_memory = options.device_memory, .recipe = options.recipe};
+  const PlanOptions of_suggestions{.task = options.task,
+                                   .samples = false,
+                                   .device_memory = options.device_memory,
+                                   .recipe = options.recipe};
   p.suggestions = find_suggestions(
       settled, model, p, [&](const settings::TrainSettings& other, const models::Model& shape) {
         return plan_of(other, shape, vocabulary, of_suggestions, 0);
@@ -428,7 +433,7 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
 }
 
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options) {
-  SettledRun run = settle_run(given);
+  SettledRun run = settle_run(given, options.task);
   PlanOptions possible = options;
   if (run.stands_in) possible.samples = false;  // it cannot encode a prompt
   plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
@@ -442,7 +447,7 @@ plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& op
 plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto whole = model.build(shapes_only, settled.precision.type(), 0);
-  MetaRun run(settled, model, 0);
+  MetaRun run(settled, model, 0, nullptr);
   run.run(0, {}, {});
   return run.work();
 }

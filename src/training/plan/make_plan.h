@@ -11,11 +11,13 @@
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "settings/settings.h"
+#include "training/task.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
 
 struct PlanOptions {
+  std::shared_ptr<const Task> task;  // of --task
   // Also estimate the time of a step, which takes a second or more; skipped for a run that does not
   // fit.
   bool time = false;
@@ -37,8 +39,9 @@ struct PlanOptions {
       nullptr;  // measured kernel times, shared by plans that are compared
 };
 
-// Returns the options of a run's steps.
-StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model);
+// Returns the options of a run's steps. task: null for next tokens.
+StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model,
+                         const Task* task);
 // Returns how the run's model is divided among its ranks.
 ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model);
 

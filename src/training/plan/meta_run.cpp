@@ -116,14 +116,15 @@ ModelLayout planned_layout(const settings::TrainSettings& s, const models::Model
 }  // namespace
 
 MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, int rank,
-                 double expert_load)
+                 const Task* task, double expert_load)
     : s_(s),
       model_(model),
+      task_(task),
       group_(comm::simulated(rank, s.runtime.rank_count())),
       observed_(comm::observed(*group_, recorder_)),
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
       trained_(model, s.precision.type(), 0, planned_layout(s, model, expert_load), *observed_,
-               runtime_, step_options(s, model)),
+               runtime_, step_options(s, model, task)),
       batch_(empty_batch(s, trained_.ranks)) {
   s.runtime.limit_kernels(runtime_.stream());
   trained_.step.begin(s.optimizer.config);

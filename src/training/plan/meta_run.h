@@ -34,10 +34,11 @@ int64_t last_stage(const settings::TrainSettings& settings);
 // Runs the work of one rank until the arenas have reached their final sizes.
 class MetaRun {
  public:
-  // Settings and model must outlive this object. expert_load: the rank's load relative to the mean,
-  // if its experts' buffers have only the rows that arrive; 0: full buffers.
+  // Settings, model and task (null for next tokens) must outlive this object. expert_load: the
+  // rank's load relative to the mean, if its experts' buffers have only the rows that arrive; 0:
+  // full buffers.
   MetaRun(const settings::TrainSettings& settings, const models::Model& model, int rank,
-          double expert_load = 0);
+          const Task* task, double expert_load = 0);
 
   // consumed: samples before the run. with_samples: includes those of --sample-interval.
   void run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples);
@@ -48,6 +49,7 @@ class MetaRun {
   plan::MemoryUse memory();
   const plan::StepWork& work() const { return work_; }
   const parallel::Ranks& ranks() const { return trained_.ranks; }
+  const Task* task() const { return task_; }
   // False if memory() was measured on other work, which represents the run's.
   bool exact() const { return exact_; }
 
@@ -65,6 +67,7 @@ class MetaRun {
 
   const settings::TrainSettings& s_;
   const models::Model& model_;
+  const Task* task_;
   plan::Recorder recorder_;
   std::unique_ptr<comm::Group> group_, observed_;
   Runtime runtime_;

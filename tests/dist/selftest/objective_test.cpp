@@ -16,7 +16,7 @@ namespace {
 
 using selftest::Experiment, selftest::Layout, selftest::Outcome, selftest::TinyModel;
 
-constexpr int64_t kTokens = 12, kPerStep = 8;
+constexpr int64_t kTokens = 16, kPerStep = 8;
 
 // Half the square of each sequence's mean loss, so that badly predicted sequences count more; the
 // mean over sequences.
@@ -63,10 +63,11 @@ class MeanLoss final : public Objective {
 
 const std::vector<optim::Method> kSgd = {optim::Method::sgd};
 
-Experiment experiment_of(const TinyModel& model, const Objective* objective,
+Experiment experiment_of(const TinyModel& model, std::shared_ptr<const Objective> objective,
                          const selftest::Environment& environment) {
   return Experiment(model.model(), DeviceKind::reference, DType::f64, DType::f64,
-                    settings::LossScope::token, kPerStep, kTokens, environment, objective);
+                    settings::LossScope::token, kPerStep, kTokens, environment,
+                    std::move(objective));
 }
 
 // Micro-batches have the same sequences in each layout, as the worst sequence is one of each.
@@ -78,6 +79,13 @@ std::vector<Layout> layouts() {
           {.tp = 2, .dp = 2, .micro_batch = 2},
           {.dp = 2, .sharding = parallel::Sharding::parameters, .micro_batch = 2},
           {.dp = 2, .pipeline = two, .micro_batch = 2},
+          {.cp = 2, .micro_batch = 2},
+          {.tp = 2,
+           .cp = 2,
+           .sequence = true,
+           .pipeline = two,
+           .exchange = parallel::ContextExchange::all_gather,
+           .micro_batch = 2},
           {.tp = 2,
            .recompute = {.granularity = models::RecomputeOptions::Granularity::full},
            .micro_batch = 2}};
@@ -91,9 +99,9 @@ void expect_equal(const std::string& name, const Outcome& outcome, const Outcome
 
 TEST(Objectives, GiveTheResultsOfOneRankInEachLayout) {
   const selftest::Environment environment;
-  const SquaredSequenceLoss objective;
+  const auto objective = std::make_shared<const SquaredSequenceLoss>();
   for (const TinyModel& model : selftest::tiny_models()) {
-    const Experiment experiment = experiment_of(model, &objective, environment);
+    const Experiment experiment = experiment_of(model, objective, environment);
     const Outcome expected = experiment.run({.micro_batch = 2}, kSgd);
     EXPECT_EQ(expected.metrics.at("worst_sequence").size(), static_cast<size_t>(selftest::kSteps));
     for (const Layout& layout : layouts())
@@ -103,11 +111,11 @@ TEST(Objectives, GiveTheResultsOfOneRankInEachLayout) {
 
 TEST(Objectives, TheMeanLossIsThatOfTheFastPath) {
   const selftest::Environment environment;
-  const MeanLoss objective;
+  const auto objective = std::make_shared<const MeanLoss>();
   const TinyModel model = selftest::tiny_models()[0];
   const Outcome expected = experiment_of(model, nullptr, environment).run({.micro_batch = 4}, kSgd);
   for (const Layout& layout : layouts())
-    expect_equal(layout.str(), experiment_of(model, &objective, environment).run(layout, kSgd),
+    expect_equal(layout.str(), experiment_of(model, objective, environment).run(layout, kSgd),
                  expected);
 }
 

@@ -55,7 +55,7 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
     const auto world = comm::observed(group, counter);
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     TrainedModel trained(run.model, s.precision.type(), 1, model_layout(s, run.model), *world,
-                         runtime, step_options(s, run.model));
+                         runtime, step_options(s, run.model, run.task.get()));
     trained.initialize(1);
     trained.step.begin(s.optimizer.config);
     std::vector<corpus::HostBatch> batches;

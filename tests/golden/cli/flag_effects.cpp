@@ -22,6 +22,7 @@
 #include "data/indexed_dataset.h"
 #include "faulty_files.h"
 #include "plan/plan_json.h"
+#include "post_training/tasks.h"
 #include "training/plan/make_plan.h"
 #include "training/trainer.h"
 #include "unit/checkpoint/raw_tensors.h"
@@ -295,6 +296,7 @@ TrainResult train_once(const TrainSettings& settings, const FileSystem& given_fi
     values["maps"] = maps.find(".bin\n") != maps.npos ? "mapped" : "none";
   };
   const int before = threads_started;
+  hooks.task = post_training::make_task(settings.data);
   TrainResult result = training::train(settings, hooks);
   values["threads"] = fmt::format("{}", threads_started - before);
   values["writers"] = files.writers();
@@ -362,6 +364,10 @@ void FlagBench::prepare() {
                          "\n",
                          text, text);
   write_file(data + "/chats.jsonl", chats);
+  write_file(data + "/pairs.jsonl", R"({"prompt": "one", "chosen": " two", "rejected": " three"})");
+  write_file(data + "/labels.jsonl",
+             R"([{"text": "one", "label": "yes"}, {"text": "two", "label": "no"},
+                 {"text": "three and four", "label": "yes"}])");
   write_file(data + "/chat.jinja",
              "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}"
              "{% endgeneration %}{% endfor %}");
@@ -446,7 +452,8 @@ Observed FlagBench::run(const FlagRow& row, const std::string& more) {
     if (row.observable == "tokenizer") {
       seen.values["tokenizer"] = ids_of(settings);
     } else if (row.observable == "plan") {
-      const Json plan = plan::to_json(training::make_plan(settings, {}));
+      const Json plan = plan::to_json(
+          training::make_plan(settings, {.task = post_training::make_task(settings.data)}));
       seen.values["plan"] = plan["flops"].dump() + plan["memory"]["megatron"].dump();
     } else {
       const FaultyFiles files =

@@ -45,13 +45,20 @@ std::vector<FlagRow> chat_flags() {
   const std::string files =
                         "!mock-data !vocab-size --seq-length 48 --data-path {data}/chats.jsonl "
                         "--tokenizer-model {vectors}/post_training/sft/chatml ",
-                    chats = files + "--chats ";
+                    chats = files + "--task sft ";
   return {
-      {"chats", "end", "--chats", files},
+      {"task", "end", "--task sft", files},
       {"chat-packing", "loss", "--chat-packing wrapped", chats, "--chat-packing bfd"},
       {"chat-truncation", "loss", "--chat-truncation keep_end", chats,
        "--chat-truncation keep_start"},
       {"chat-template", "loss", "--chat-template {data}/chat.jinja", chats},
+      {"center-rewards-coefficient", "loss", "--center-rewards-coefficient 0.5",
+       "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl --task reward "
+       "--tokenizer-model {vectors}/post_training/sft/chatml "},
+      {"labels", "loss", "--labels no yes",
+       "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
+       "--tokenizer-model {vectors}/post_training/sft/chatml ",
+       "--labels yes no"},
   };
 }
 

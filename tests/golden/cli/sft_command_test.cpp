@@ -111,12 +111,12 @@ TEST_F(Sft, BadInputIsRefusedBeforeAStep) {
   EXPECT_NE(help.out.find("files of chats"), std::string::npos) << help.out;
   EXPECT_EQ(help.out.find("--mock-data"), std::string::npos) << help.out;
   refused({"sft"}, {"--data-path FILE", "sft --model DIR --data-path"});
-  refused(command("out", "--mock-data"), {"--mock-data", "--chats"});
-  refused(command("out", "--reset-attention-mask"), {"--reset-attention-mask", "--chats"});
+  refused(command("out", "--mock-data"), {"--mock-data", "--task sft"});
+  refused(command("out", "--reset-attention-mask"), {"--reset-attention-mask", "--task sft"});
   refused(command("out", "--chat-packing tight"), {"tight", "bfd_split"});
   refused(words("train --chat-packing wrapped --mock-data --preset gpt2-124m --seq-length 16 "
                 "--micro-batch-size 1 --train-iters 1 --lr 1e-3"),
-          {"--chat-packing", "--chats"});
+          {"--chat-packing", "--task sft"});
   refused(with({"sft"}, words("--show 1 --data-path chats.jsonl")), {"--model", "tokenizer"});
   EXPECT_FALSE(std::filesystem::exists(place_ / "out/log.jsonl"));
 }

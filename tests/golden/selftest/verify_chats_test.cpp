@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "selftest/verify_rewards.h"
 #include "support.h"
 
 namespace megatron::selftest {
@@ -57,6 +58,30 @@ TEST(PackedVectors, HaveTheSameLossesAndGradients) {
       EXPECT_EQ(report.compared(), 45);
     }
   }
+}
+
+TEST(RewardVectors, HaveTheSameRewardsLossesAndGradients) {
+  for (const VerifyOptions& options :
+       {VerifyOptions{}, VerifyOptions{.tensor_parallel = 2, .sequence_parallel = true},
+        VerifyOptions{.pipeline_parallel = 2, .data_parallel = 2},
+        VerifyOptions{.devices = {DeviceKind::reference}, .context_parallel = 2}}) {
+    for (const Report& report : verify_rewards(vectors("post_training/reward"), options)) {
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_EQ(report.compared(), 69);
+    }
+  }
+}
+
+TEST(RewardVectors, AnotherMarginIsFound) {
+  const TemporaryDirectory place;
+  std::filesystem::copy(vectors("post_training"), place / "v",
+                        std::filesystem::copy_options::recursive);
+  const std::string path = place / "v/reward/pairs.json";
+  std::string pairs = read_file(path);
+  pairs.replace(pairs.find("\"margin\": 1.0"), 13, "\"margin\": 2.0");
+  write_file(path, pairs);
+  const Report report = verify_rewards(place / "v/reward", {.devices = {DeviceKind::cpu}})[0];
+  EXPECT_FALSE(report.passed()) << report.text();
 }
 
 }  // namespace

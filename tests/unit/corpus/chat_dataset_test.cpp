@@ -36,7 +36,7 @@ constexpr int32_t kPadding = 999;
 TEST(ChatDataset, ARowIsDocumentsApart) {
   const ChatDataset set(store_of({3, 4}), all(2), Packing::bfd, 10, kPadding, 1, std::nullopt);
   ASSERT_EQ(set.size(), 1);
-  EXPECT_DOUBLE_EQ(set.filled(), 0.7);
+  EXPECT_DOUBLE_EQ(set.rows().filled(), 0.7);
   data::Sample sample;
   set.read(0, sample);
   EXPECT_EQ(sample.tokens, (std::vector<int64_t>{3, 4, 5, 6, 0, 1, 2, 999, 999, 999}));

@@ -43,10 +43,10 @@ const std::vector<Bad> kBad = {
      "architectures",
      R"(["LlamaForTokenClassification"])",
      {"architectures", "LlamaForTokenClassification", "LlamaForCausalLM"}},
-    {"qwen3",
+    {"granite",
      "architectures",
-     R"(["Qwen3ForSequenceClassification"])",
-     {"architectures", "Qwen3ForSequenceClassification", "Qwen3ForCausalLM"}},
+     R"(["GraniteForSequenceClassification"])",
+     {"architectures", "GraniteForSequenceClassification", "GraniteForCausalLM"}},
     {"llama", "architectures", R"("LlamaForCausalLM")", {"architectures", "LlamaForCausalLM"}},
     // Sizes.
     {"nemotron-nas", "hidden_size", "", {"hidden_size"}},

@@ -28,7 +28,7 @@ class BigramModel final : public Stage {
     return (*norm_)(tape, in["hidden"], in["residual"]).normed;
   }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
-  Var log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override {
     return output_->logits(tape, final_norm(tape, in), 0);
   }
@@ -80,7 +80,7 @@ Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) c
   return output_->loss(tape, final_norm(tape, in), batch.labels, batch.loss_weights, 0);
 }
 
-Var BigramModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+Var BigramModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   return output_->log_probabilities(tape, final_norm(tape, in), batch.labelled, 0);
 }
 

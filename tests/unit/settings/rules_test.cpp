@@ -55,9 +55,11 @@ const std::string kOverlap = "--overlap-moe-expert-parallel-comm --expert-model-
                   kGraphs = "--cuda-graph-impl local ";
 
 const std::vector<Broken> kBroken = {
-    {flags, "--chats --mock-data", "--mock-data names no files of chats, which --chats"},
-    {flags, "--chats --reset-attention-mask", "--reset-attention-mask has no effect with --chats"},
-    {flags, "--chat-packing none", "--chat-packing none has no effect without --chats"},
+    {flags, "--task sft --mock-data", "--mock-data names no file that --task sft reads"},
+    {flags, "--task sft --reset-attention-mask", "--reset-attention-mask has no effect with --tas"},
+    {flags, "--chat-packing none", "--chat-packing none has no effect without --task sft"},
+    {flags, "--labels a b", "--labels names classes, which only --task classify has"},
+    {flags, "--center-rewards-coefficient 0.01", "--center-rewards-coefficient is of the loss of"},
     {flags, "--moe-use-upcycling --model-config x", "--moe-use-upcycling needs the weights of a"},
     {flags, "--moe-use-upcycling", "--moe-use-upcycling needs a dense model"},
     {flags, "--train-iters 3 --train-samples 7", "--train-iters 3 and --train-samples 7 are both"},

@@ -98,8 +98,10 @@ TEST_F(Parts, PassesMakeLossesInAnyOrder) {
   model_.step.data_parallel().parameters_changed();
   const std::vector<corpus::HostBatch> batches = {batch_of(5), batch_of(40)};
   std::vector<double> expected;
-  model_.loss_pass.run(batches, [&](int, std::span<const double> losses) {
-    expected.push_back(std::accumulate(losses.begin(), losses.end(), 0.0));
+  model_.loss_pass.run(batches, [&](int, std::span<const LossSum> of_sequences) {
+    LossSum sum;
+    for (const LossSum& one : of_sequences) sum += one;
+    expected.push_back(sum.sum);
   });
   StepTotals totals(Metrics({}, true), model_.ranks, runtime_);
   StepTimer timer(runtime_.stream(), 0);

@@ -103,6 +103,7 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .defaults = falcon::kDefaults,
                                .aliases = falcon::kAliases,
                                .keys = falcon::kKeys,
+                               .score_class = "FalconForSequenceClassification",
                                .base_prefix = "transformer."};
 
 }  // namespace megatron::models

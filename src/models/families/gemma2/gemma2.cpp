@@ -47,6 +47,7 @@ const DecoderFamily kGemma2 = {.name = "gemma2",
                                .read = gemma2::read,
                                .write = gemma2::write,
                                .tensors = gemma_tensors,
-                               .defaults = gemma2::kDefaults};
+                               .defaults = gemma2::kDefaults,
+                               .score_class = "Gemma2ForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -101,6 +101,7 @@ const DecoderFamily kGemma3Text = {.name = "gemma3_text",
                                    .read = gemma3_text::read,
                                    .write = gemma3_text::write,
                                    .tensors = gemma_tensors,
-                                   .defaults = gemma3_text::kDefaults};
+                                   .defaults = gemma3_text::kDefaults,
+                                   .score_class = "Gemma3TextForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -118,6 +118,7 @@ const DecoderFamily kGpt2 = {.name = "gpt2",
                              .aliases = gpt2::kAliases,
                              .keys = gpt2::kKeys,
                              .buffers = gpt2::kBuffers,
+                             .score_class = "GPT2ForSequenceClassification",
                              .base_prefix = "transformer."};
 
 }  // namespace megatron::models

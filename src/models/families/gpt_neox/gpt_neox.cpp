@@ -77,6 +77,7 @@ const DecoderFamily kGptNeox = {.name = "gpt_neox",
                                 .keys = gpt_neox::kKeys,
                                 .older_keys = gpt_neox::kOlderKeys,
                                 .buffers = gpt_neox::kBuffers,
+                                .score_class = "GPTNeoXForSequenceClassification",
                                 .base_prefix = "gpt_neox."};
 
 }  // namespace megatron::models

@@ -84,6 +84,7 @@ const DecoderFamily kGptOss = {.name = "gpt_oss",
                                .tensors = gpt_oss::tensors,
                                .defaults = gpt_oss::kDefaults,
                                .aliases = gpt_oss::kAliases,
-                               .keys = gpt_oss::kKeys};
+                               .keys = gpt_oss::kKeys,
+                               .score_class = "GptOssForSequenceClassification"};
 
 }  // namespace megatron::models

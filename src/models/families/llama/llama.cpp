@@ -17,13 +17,12 @@ constexpr CommonForm kForm{.attention_bias = true, .mlp_bias = true};
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j, kForm);
-  read_score_head(j, value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value, kForm);
-  write_score_head(value, "Llama", j);
+  j.set("architectures", Json::Array{"LlamaForCausalLM"});
   return j;
 }
 
@@ -34,6 +33,7 @@ const DecoderFamily kLlama = {.name = "llama",
                               .read = llama::read,
                               .write = llama::write,
                               .tensors = llama_tensors,
-                              .defaults = llama::kDefaults};
+                              .defaults = llama::kDefaults,
+                              .score_class = "LlamaForSequenceClassification"};
 
 }  // namespace megatron::models

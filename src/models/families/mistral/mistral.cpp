@@ -32,6 +32,7 @@ const DecoderFamily kMistral = {.name = "mistral",
                                 .read = mistral::read,
                                 .write = mistral::write,
                                 .tensors = llama_tensors,
-                                .defaults = mistral::kDefaults};
+                                .defaults = mistral::kDefaults,
+                                .score_class = "MistralForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -58,6 +58,7 @@ const DecoderFamily kMixtral = {.name = "mixtral",
                                 .tensors = mixtral::tensors,
                                 .defaults = mixtral::kDefaults,
                                 .aliases = mixtral::kAliases,
-                                .keys = mixtral::kKeys};
+                                .keys = mixtral::kKeys,
+                                .score_class = "MixtralForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -43,6 +43,7 @@ const DecoderFamily kNemotron = {.name = "nemotron",
                                  .write = nemotron::write,
                                  .tensors = llama_tensors,
                                  .defaults = nemotron::kDefaults,
-                                 .keys = nemotron::kKeys};
+                                 .keys = nemotron::kKeys,
+                                 .score_class = "NemotronForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -41,6 +41,7 @@ const DecoderFamily kOlmo2 = {.name = "olmo2",
                               .read = olmo2::read,
                               .write = olmo2::write,
                               .tensors = olmo2::tensors,
-                              .defaults = olmo2::kDefaults};
+                              .defaults = olmo2::kDefaults,
+                              .score_class = "Olmo2ForSequenceClassification"};
 
 }  // namespace megatron::models

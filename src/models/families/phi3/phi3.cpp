@@ -81,6 +81,7 @@ const DecoderFamily kPhi3 = {.name = "phi3",
                              .write = phi3::write,
                              .tensors = phi3::tensors,
                              .defaults = phi3::kDefaults,
-                             .keys = phi3::kKeys};
+                             .keys = phi3::kKeys,
+                             .score_class = "Phi3ForSequenceClassification"};
 
 }  // namespace megatron::models

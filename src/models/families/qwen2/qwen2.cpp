@@ -15,7 +15,6 @@ constexpr std::string_view kDefaults = R"({
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j);
-  read_score_head(j, value);
   for (LayerValue& layer : value.layers) layer.attention()->qkv_bias = true;
   read_late_windows(j, value);
   return value;
@@ -24,7 +23,7 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
   write_late_windows(value, j);
-  write_score_head(value, "Qwen2", j);
+  j.set("architectures", Json::Array{"Qwen2ForCausalLM"});
   return j;
 }
 
@@ -35,6 +34,7 @@ const DecoderFamily kQwen2 = {.name = "qwen2",
                               .read = qwen2::read,
                               .write = qwen2::write,
                               .tensors = llama_tensors,
-                              .defaults = qwen2::kDefaults};
+                              .defaults = qwen2::kDefaults,
+                              .score_class = "Qwen2ForSequenceClassification"};
 
 }  // namespace megatron::models

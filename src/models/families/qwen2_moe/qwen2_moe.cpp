@@ -71,6 +71,7 @@ const DecoderFamily kQwen2Moe = {.name = "qwen2_moe",
                                  .read = qwen2_moe::read,
                                  .write = qwen2_moe::write,
                                  .tensors = qwen2_moe::tensors,
-                                 .defaults = qwen2_moe::kDefaults};
+                                 .defaults = qwen2_moe::kDefaults,
+                                 .score_class = "Qwen2MoeForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -36,6 +36,7 @@ const DecoderFamily kQwen3 = {.name = "qwen3",
                               .read = qwen3::read,
                               .write = qwen3::write,
                               .tensors = llama_tensors,
-                              .defaults = qwen3::kDefaults};
+                              .defaults = qwen3::kDefaults,
+                              .score_class = "Qwen3ForSequenceClassification"};
 
 }  // namespace megatron::models

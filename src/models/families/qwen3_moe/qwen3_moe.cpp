@@ -63,6 +63,7 @@ const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",
                                  .defaults = qwen3_moe::kDefaults,
                                  .aliases = qwen3_moe::kAliases,
                                  .keys = qwen3_moe::kKeys,
-                                 .older_keys = qwen3_moe::kOlderKeys};
+                                 .older_keys = qwen3_moe::kOlderKeys,
+                                 .score_class = "Qwen3MoeForSequenceClassification"};
 
 }  // namespace megatron::models

@@ -64,6 +64,7 @@ const DecoderFamily kStarcoder2 = {.name = "starcoder2",
                                    .write = starcoder2::write,
                                    .tensors = starcoder2::tensors,
                                    .defaults = starcoder2::kDefaults,
-                                   .keys = starcoder2::kKeys};
+                                   .keys = starcoder2::kKeys,
+                                   .score_class = "Starcoder2ForSequenceClassification"};
 
 }  // namespace megatron::models

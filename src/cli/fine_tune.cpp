@@ -1,0 +1,121 @@
+// The commands that train on examples: megatron train with another --task, a model directory as its
+// beginning, and resuming by the same command.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/training_command.h"
+#include "corpus/chat/chat_corpus.h"
+
+namespace megatron::cli {
+namespace {
+
+// The model's directory gives the first weights; a run that is started again goes on from its own
+// checkpoints.
+void complete(settings::TrainSettings& s) {
+  settings::CheckpointSettings& c = s.checkpoint;
+  if (s.run.model && !c.pretrained_checkpoint) {
+    c.pretrained_checkpoint = s.run.model;
+    s.run.model.reset();
+  }
+  if (c.save && !c.load) c.load = c.save;
+}
+
+int show(const settings::TrainSettings& s, int64_t count) {
+  const auto& directory = s.checkpoint.pretrained_checkpoint;
+  settings::TokenizerSettings flags = s.data;
+  if (!flags.tokenizer_model && directory) flags.tokenizer_model = directory;
+  MG_CHECK(flags.tokenizer_model.has_value(),
+           "--show needs a tokenizer: give --model DIR, or --tokenizer-model");
+  MG_CHECK(!s.data.data_path.empty() || !s.data.train_data_path.empty(),
+           "--show needs examples: give --data-path FILE");
+  const corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, s.shape.vocab_size);
+  const int64_t length = s.batch.seq_length.value_or(int64_t{1} << 40);
+  fmt::print("{}", corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0));
+  return 0;
+}
+
+struct ExampleCommand {
+  std::string_view name, description;
+  const char* data;  // help of --data-path
+  std::vector<std::string_view> common;
+};
+
+int fine_tune(const ExampleCommand& command, const Arguments& arguments) {
+  settings::TrainSettings settings;
+  settings.data.task = command.name;
+  Fields fields = settings.fields();
+  std::optional<int64_t> shown;
+  fields.begin_group("data");
+  fields
+      .add("show", &shown,
+           "print this many examples as the model reads them, with what carries loss in green (in "
+           "[[ ]] if the output is no terminal), and end")
+      .within(1, 1'000'000);
+  fields.common({"show", "chat-packing", "chat-truncation", "save"});
+  for (const std::string_view name : command.common) fields.find(std::string(name))->common = true;
+  fields.find("data-path")->doc = command.data;
+  fields.find("model")->doc = "Hugging Face directory with weights, tokenizer and chat template";
+  for (const char* unused :
+       {"mock-data", "preset", "num-layers", "hidden-size", "num-attention-heads", "vocab-size"})
+    fields.find(unused)->common = false;
+  return run_training(
+      {.name = command.name,
+       .description = command.description,
+       .complete =
+           [&](settings::TrainSettings& s) {
+             MG_CHECK(
+                 s.data.task == command.name,
+                 "--task {} is not that of megatron {}: use megatron train --task {}, or leave "
+                 "--task out",
+                 s.data.task, command.name, s.data.task);
+             complete(s);
+           }},
+      settings, fields, arguments, [&]() -> std::optional<int> {
+        if (!shown) return std::nullopt;
+        return show(settings, *shown);
+      });
+}
+
+}  // namespace
+
+int sft(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "sft",
+       .description =
+           "Fine-tunes a model on chats (supervised fine-tuning): --model DIR gives the first "
+           "weights, the tokenizer and the chat template, --data-path FILE the chats. The "
+           "assistant's tokens carry loss. All other flags are those of megatron train.",
+       .data = "files of chats, as JSON lines or a JSON array; or directories",
+       .common = {}},
+      arguments);
+}
+
+int reward(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "reward",
+       .description =
+           "Trains a reward model, which gives each text a score, from pairs of texts of which one "
+           "was preferred: --model DIR gives a language model, whose output layer a score takes "
+           "the place of, and the tokenizer and chat template; --data-path FILE the pairs. All "
+           "other flags are those of megatron train.",
+       .data =
+           "files of pairs of a chosen and a rejected text or chat, as JSON lines or JSON arrays",
+       .common = {"center-rewards-coefficient"}},
+      arguments);
+}
+
+int classify(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "classify",
+       .description =
+           "Trains a classifier of texts: --model DIR gives a language model, whose output layer a "
+           "score for each class takes the place of, and the tokenizer; --data-path FILE the texts "
+           "and their labels. All other flags are those of megatron train.",
+       .data = "files of texts or chats with labels, as JSON lines or JSON arrays",
+       .common = {"labels"}},
+      arguments);
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,42 @@
+#include "corpus/chat/packed_rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "data/random_state.h"
+
+namespace megatron::corpus {
+
+PackedRows::PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing,
+                       int64_t capacity, int64_t seed, std::optional<int64_t> samples)
+    : capacity_(capacity) {
+  if (packing) {
+    rows_ = pack(lengths, capacity, *packing);
+  } else {
+    for (int64_t i = 0; i < std::ssize(lengths); ++i)
+      rows_.push_back({{i, 0, std::min(lengths[static_cast<size_t>(i)], capacity)}});
+  }
+  const int64_t needed = samples.value_or(rows());
+  for (int64_t epoch = 0; std::ssize(order_) < needed; ++epoch) {
+    std::vector<int32_t> order(rows_.size());
+    std::iota(order.begin(), order.end(), 0);
+    data::RandomState((seed + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
+    order_.insert(order_.end(), order.begin(), order.end());
+  }
+  order_.resize(static_cast<size_t>(needed));
+}
+
+const PackedRow& PackedRows::of_sample(int64_t k) const {
+  MG_CHECK(k >= 0 && k < samples(), "sample {} is outside [0, {})", k, samples());
+  return rows_[static_cast<size_t>(order_[static_cast<size_t>(k)])];
+}
+
+double PackedRows::filled() const {
+  double tokens = 0;
+  for (const PackedRow& row : rows_)
+    for (const PackedPart& part : row) tokens += static_cast<double>(part.length);
+  return tokens / static_cast<double>(rows() * capacity_);
+}
+
+}  // namespace megatron::corpus

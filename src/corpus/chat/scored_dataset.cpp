@@ -1,0 +1,200 @@
+#include "corpus/chat/scored_dataset.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "corpus/chat/record_blocks.h"
+
+namespace megatron::corpus {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+constexpr int64_t kMostClasses = 1'000'000;
+
+struct ReadExample {
+  std::vector<Ids> texts;
+  int32_t label = 0;
+  double margin = 0;
+  std::string place;
+};
+
+// Cuts texts, finds their scores' places, and appends them.
+class Storing {
+ public:
+  Storing(const ScoredReading& reading, ScoredStore& store) : reading_(reading), store_(store) {}
+
+  void append(ReadExample& example) {
+    MG_CHECK(example.texts.size() < 2 || example.texts[0] != example.texts[1],
+             "{}: 'chosen' and 'rejected' have the same tokens", example.place);
+    cut(example.texts);
+    for (const Ids& text : example.texts) {
+      const auto last = std::find_if(text.rbegin(), text.rend(),
+                                     [this](int32_t id) { return id != reading_.padding; });
+      MG_CHECK(last != text.rend(), "{}: a text has no tokens{}", example.place,
+               text.empty() ? "" : " but the padding token, which is not scored");
+      store_.scored.push_back(std::ssize(store_.ids) + (text.rend() - last) - 1);
+      store_.ids.insert(store_.ids.end(), text.begin(), text.end());
+      store_.ends.push_back(std::ssize(store_.ids));
+    }
+    if (store_.texts_per_example == 2) store_.margins.push_back(example.margin);
+    else store_.labels.push_back(example.label);
+  }
+
+ private:
+  // Together at most the capacity; of two texts, one that is shorter than half of it stays whole.
+  void cut(std::vector<Ids>& texts) {
+    size_t total = 0;
+    for (const Ids& text : texts) total += text.size();
+    const auto capacity = static_cast<size_t>(reading_.capacity);
+    if (total <= capacity) return;
+    const size_t share = capacity / texts.size(),
+                 shortest = std::ranges::min(texts, {}, &Ids::size).size(),
+                 longest = texts.size() == 1 ? capacity : capacity - std::min(shortest, share);
+    for (Ids& text : texts) {
+      if (text.size() <= longest) continue;
+      ++store_.cut;
+      ChatTokens tokens{.ids = std::move(text), .weights = {}};
+      tokens.weights.resize(tokens.ids.size());
+      truncate(tokens, static_cast<int64_t>(longest), reading_.keep_start);
+      text = std::move(tokens.ids);
+    }
+  }
+
+  const ScoredReading& reading_;
+  ScoredStore& store_;
+};
+
+ScoredStore read(const std::vector<std::string>& paths, const ScoredReading& reading,
+                 int64_t texts_per_example, ThreadPool& pool, const std::string& label,
+                 const std::function<ReadExample(const Json&, std::string)>& tokenize) {
+  ScoredStore store{.texts_per_example = texts_per_example};
+  Storing storing(reading, store);
+  for_each_tokenized<ReadExample>(paths, pool, label, tokenize,
+                                  [&](ReadExample& example) { storing.append(example); });
+  MG_CHECK(store.size() > 0, "{} has no {}", paths[0],
+           texts_per_example == 2 ? "pairs of texts" : "texts");
+  return store;
+}
+
+int32_t class_of(const Json& label, const std::vector<std::string>& names,
+                 const std::string& place) {
+  if (label.is_integer()) {
+    MG_CHECK(label.as_integer() < std::ssize(names),
+             "{}: label {} is outside [0, {}), the model's classes", place, label.as_integer(),
+             names.size());
+    return static_cast<int32_t>(label.as_integer());
+  }
+  const auto found = std::ranges::find(names, label.as_string());
+  MG_CHECK(
+      found != names.end(), "{}: label '{}' is none of the model's classes: {}", place,
+      label.as_string(),
+      fmt::join(names.begin(), names.begin() + std::min<int64_t>(std::ssize(names), 20), ", "));
+  return static_cast<int32_t>(found - names.begin());
+}
+
+std::vector<int64_t> lengths_of(const ScoredStore& store, const std::vector<int64_t>& examples) {
+  MG_ASSERT(!examples.empty());
+  std::vector<int64_t> lengths;
+  for (const int64_t example : examples) lengths.push_back(store.length(example));
+  return lengths;
+}
+
+}  // namespace
+
+ScoredStore read_pairs(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
+                       const ScoredReading& reading, ThreadPool& pool, const std::string& label) {
+  return read(paths, reading, 2, pool, label, [&](const Json& record, std::string place) {
+    const TextPair pair = pair_of(record, place);
+    return ReadExample{.texts = {tokenizer.text_tokens(pair.chosen, true),
+                                 tokenizer.text_tokens(pair.rejected, true)},
+                       .margin = pair.margin,
+                       .place = std::move(place)};
+  });
+}
+
+ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
+                          const ScoredReading& reading, const std::vector<std::string>& names,
+                          ThreadPool& pool, const std::string& label) {
+  return read(paths, reading, 1, pool, label, [&](const Json& record, std::string place) {
+    const ScoredText scored = labelled_of(record, place);
+    return ReadExample{.texts = {tokenizer.text_tokens(scored.text, false)},
+                       .label = class_of(scored.label, names, place),
+                       .place = std::move(place)};
+  });
+}
+
+std::vector<std::string> label_names_in(const std::vector<std::string>& paths) {
+  std::set<std::string> names;
+  int64_t largest = -1;
+  read_records(paths, [&](const Json& record, const std::string& place) {
+    const Json label = labelled_of(record, place).label;
+    if (label.is_integer()) largest = std::max(largest, label.as_integer());
+    else names.insert(label.as_string());
+    MG_CHECK(names.empty() || largest < 0,
+             "{}: label {} is {}, but others are not: use names or indices for all", place,
+             label.dump(), label.is_integer() ? "an index" : "a name");
+    MG_CHECK(largest < kMostClasses, "{}: label {} is above the limit of {}", place, largest,
+             kMostClasses - 1);
+    return true;
+  });
+  std::vector<std::string> all(names.begin(), names.end());
+  for (int64_t i = 0; i <= largest; ++i) all.push_back(fmt::format("LABEL_{}", i));
+  MG_CHECK(all.size() > 1, "{} has labels of {} class{}, but a classifier needs at least two",
+           paths[0], all.size(), all.size() == 1 ? "" : "es");
+  return all;
+}
+
+ScoredDataset::ScoredDataset(std::shared_ptr<const ScoredStore> store,
+                             std::vector<int64_t> examples, std::optional<Packing> packing,
+                             int64_t length, int32_t padding, int64_t seed,
+                             std::optional<int64_t> samples)
+    : store_(std::move(store)),
+      examples_(std::move(examples)),
+      rows_(lengths_of(*store_, examples_), packing, length, seed, samples),
+      length_(length),
+      padding_(padding) {}
+
+void ScoredDataset::read(int64_t k, data::Sample& sample) const {
+  const auto length = static_cast<size_t>(length_);
+  const bool pairs = store_->texts_per_example == 2;
+  sample.tokens.assign(length, padding_);
+  sample.labels.assign(length, 0);
+  sample.targets.assign(pairs ? length : 0, 0);
+  sample.position_ids.assign(length, 0);
+  sample.loss_mask.assign(length, 0);
+  sample.segment_begin.resize(length);
+  std::iota(sample.segment_begin.begin(), sample.segment_begin.end(), 0);
+  size_t at = 0;
+  for (const PackedPart& part : rows_.of_sample(k)) {
+    const int64_t example = examples_[static_cast<size_t>(part.document)],
+                  first = example * store_->texts_per_example;
+    for (int64_t text = first; text < first + store_->texts_per_example; ++text) {
+      const int64_t begin = store_->begin(text), end = store_->ends[static_cast<size_t>(text)];
+      const size_t scored =
+          at + static_cast<size_t>(store_->scored[static_cast<size_t>(text)] - begin);
+      sample.loss_mask[scored] = 1;
+      if (!pairs) sample.labels[scored] = store_->labels[static_cast<size_t>(example)];
+      else if (text == first)
+        sample.targets[scored] = store_->margins[static_cast<size_t>(example)];
+      const size_t start = at;
+      for (int64_t i = begin; i < end; ++i, ++at) {
+        sample.tokens[at] = store_->ids[static_cast<size_t>(i)];
+        sample.position_ids[at] = i - begin;
+        sample.segment_begin[at] = static_cast<int32_t>(start);
+      }
+    }
+  }
+}
+
+void ScoredDataset::read_filler(data::Sample& sample) const {
+  read(0, sample);
+  std::ranges::fill(sample.loss_mask, 0.0f);
+}
+
+}  // namespace megatron::corpus

@@ -1,0 +1,78 @@
+// Data sets of texts that are scored at their end: pairs of which one is preferred, and texts with
+// labels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "corpus/chat/chat_tokens.h"
+#include "corpus/chat/packed_rows.h"
+#include "data/dataset.h"
+
+namespace megatron::corpus {
+
+// Tokens of many examples, one text after the other.
+struct ScoredStore {
+  int64_t texts_per_example = 1;  // 2: pairs, the chosen text first
+  std::vector<int32_t> ids;
+  std::vector<int64_t> ends;    // of each text in ids
+  std::vector<int64_t> scored;  // index in ids of the token of each text that is scored
+  std::vector<int32_t> labels;  // of each example without a pair
+  std::vector<double> margins;  // of each pair
+  int64_t cut = 0;              // texts longer than the limit
+
+  int64_t size() const { return std::ssize(ends) / texts_per_example; }
+  int64_t begin(int64_t text) const { return text == 0 ? 0 : ends[static_cast<size_t>(text - 1)]; }
+  int64_t length(int64_t example) const {
+    return begin((example + 1) * texts_per_example) - begin(example * texts_per_example);
+  }
+};
+
+struct ScoredReading {
+  int64_t capacity = 0;  // of a row, in tokens: a longer text, or pair of texts, is cut
+  bool keep_start = true;
+  // As in transformers' classes for sequence classification, the score is that of the last token
+  // with another id; -1: of the last token.
+  int32_t padding = -1;
+};
+
+// Read the files (chat_reader.h), in their order, on the pool's threads. Show their progress under
+// `label`. Throw Error naming file and line of a bad record: no tokens to score, two equal texts, a
+// label that is none of `names`.
+ScoredStore read_pairs(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
+                       const ScoredReading& reading, ThreadPool& pool, const std::string& label);
+ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
+                          const ScoredReading& reading, const std::vector<std::string>& names,
+                          ThreadPool& pool, const std::string& label);
+
+// The classes of the labels in files: the names, sorted; or LABEL_0 to that of the largest index.
+// Throws Error if there are both names and indices, or fewer than two classes.
+std::vector<std::string> label_names_in(const std::vector<std::string>& paths);
+
+// Packed rows whose texts do not see each other. The loss mask is 1 at the token of each text that
+// is scored, and its label is the class; of a pair, the targets at the chosen text have its margin.
+class ScoredDataset final : public data::Dataset {
+ public:
+  // examples: which of the store's belong to the set. Other arguments: as for PackedRows.
+  ScoredDataset(std::shared_ptr<const ScoredStore> store, std::vector<int64_t> examples,
+                std::optional<Packing> packing, int64_t length, int32_t padding, int64_t seed,
+                std::optional<int64_t> samples);
+
+  int64_t size() const override { return rows_.samples(); }
+  void read(int64_t k, data::Sample& sample) const override;
+  void read_filler(data::Sample& sample) const override;
+  const PackedRows& rows() const { return rows_; }
+
+ private:
+  std::shared_ptr<const ScoredStore> store_;
+  std::vector<int64_t> examples_;
+  PackedRows rows_;
+  int64_t length_;
+  int32_t padding_;
+};
+
+}  // namespace megatron::corpus

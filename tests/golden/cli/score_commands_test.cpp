@@ -1,0 +1,176 @@
+// `megatron reward` and `megatron classify` put a score head on a language model and train it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+class ScoreCommands : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream pairs(place_ / "pairs.jsonl"), labels(place_ / "labels.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      pairs << R"({"prompt": "next )" << i << R"(", "chosen": " is )" << i + 1
+            << R"(", "rejected": " may be )" << i * 7 % 40 << R"(", "margin": 0.1})" << "\n";
+      labels << R"({"text": ")" << (i % 3 == 0 ? "one two " : "two one ") << i << R"(", "label": ")"
+             << (i % 3 == 0 ? "up" : "down") << "\"}\n";
+    }
+  }
+
+  Words command(const std::string& name, const std::string& more) const {
+    return with({name, "--tokenizer-model", vectors("post_training/sft/chatml")},
+                words("--seq-length 64 --micro-batch-size 2 --global-batch-size 4 --train-iters 6 "
+                      "--lr 3e-3 --log-interval 1 --hidden-dropout 0 --attention-dropout 0 " +
+                      more));
+  }
+  static std::string small(const std::string& more) {
+    return "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 512 " + more;
+  }
+  std::vector<Json> records(const std::string& folder, const std::string& type) const {
+    std::vector<Json> all;
+    const std::string text = read_file(place_ / (folder + "/log.jsonl"));
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
+      Json record = Json::parse(std::string_view(text).substr(at, end - at));
+      if (record["type"].as_string() == type) all.push_back(std::move(record));
+    }
+    return all;
+  }
+  std::vector<double> losses(const std::string& folder) const {
+    std::vector<double> all;
+    for (const Json& record : records(folder, "step")) all.push_back(record["loss"].as_number());
+    return all;
+  }
+  Json config(const std::string& folder) const {
+    return Json::read(place_ / (folder + "/iter_0000006/config.json"));
+  }
+  void refused(const Words& line, const Words& parts) {
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 2) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
+  }
+
+  Workplace place_;
+};
+
+TEST_F(ScoreCommands, ARewardModelResumesWithTheSameBits) {
+  const std::string data = "--data-path pairs.jsonl ";
+  const Outcome whole = place_.run(command(
+      "reward", small(data + "--save whole --split 9,1,0 --eval-interval 3 --eval-iters 1")));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_NE(whole.err.find("40 pairs of texts"), std::string::npos) << whole.err;
+  EXPECT_NE(whole.out.find("| accuracy "), std::string::npos) << whole.out;
+  const std::vector<Json> validations = records("whole", "validation");
+  ASSERT_EQ(validations.size(), 2u);
+  EXPECT_TRUE(validations[1].contains("accuracy") && !validations[1].contains("perplexity"));
+  EXPECT_EQ(config("whole")["architectures"].dump(), R"(["GPT2ForSequenceClassification"])");
+  EXPECT_EQ(config("whole")["id2label"].as_object().size(), 1u);
+  ASSERT_EQ(place_
+                .run(command("reward", small(data + "--save parts --split 9,1,0 --eval-interval "
+                                                    "3 --eval-iters 1 --exit-interval 2")))
+                .code,
+            0);
+  const Outcome rest = place_.run(command(
+      "reward", small(data + "--save parts --split 9,1,0 --eval-interval 3 --eval-iters 1")));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(losses("parts"), losses("whole"));
+  EXPECT_EQ(read_file(place_ / "parts/iter_0000006/model.safetensors"),
+            read_file(place_ / "whole/iter_0000006/model.safetensors"));
+}
+
+TEST_F(ScoreCommands, EachLayoutHasTheLossesOfOneRank) {
+  const std::string data = small("--data-path labels.jsonl --split 9,1,0 --eval-interval 3 ");
+  ASSERT_EQ(place_.run(command("classify", data + "--eval-iters 1 --save one")).code, 0);
+  const std::vector<double> expected = losses("one");
+  ASSERT_EQ(expected.size(), 6u);
+  for (const char* layout :
+       {"--context-parallel-size 2", "--pipeline-model-parallel-size 2 --ranks 4",
+        "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"}) {
+    const std::string folder = "out" + std::to_string(std::hash<std::string>()(layout));
+    const Outcome r =
+        place_.run(command("classify", data + "--eval-iters 1 --save " + folder + " " + layout));
+    ASSERT_EQ(r.code, 0) << r.err;
+    const std::vector<double> found = losses(folder);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], 2e-5 * expected[i]) << layout << ", step " << i + 1;
+    for (const char* value : {"loss", "accuracy", "counted"})
+      EXPECT_NEAR(records(folder, "validation")[1][value].as_number(),
+                  records("one", "validation")[1][value].as_number(), 2e-5)
+          << layout << ", " << value;
+  }
+}
+
+// A language model's directory: its weights, and a new head in place of its output layer.
+TEST_F(ScoreCommands, ALanguageModelBecomesAClassifier) {
+  ASSERT_EQ(place_
+                .run(command("train", small("--mock-data --save base --position-embedding-type "
+                                            "rope --normalization RMSNorm --swiglu "
+                                            "--disable-bias-linear "
+                                            "--untie-embeddings-and-output-weights")))
+                .code,
+            0);
+  const Outcome r = place_.run(
+      command("classify", "--model base/iter_0000006 --save cls --data-path labels.jsonl"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("score.weight takes the place of its output layer"), std::string::npos)
+      << r.err;
+  const Json c = config("cls");
+  EXPECT_EQ(c["architectures"].dump(), R"(["LlamaForSequenceClassification"])");
+  EXPECT_EQ(c["id2label"].dump(), R"({"0": "down", "1": "up"})");
+  EXPECT_EQ(c["label2id"].dump(), R"({"down": 0, "up": 1})");
+  const Outcome seen = place_.run({"inspect", "cls/iter_0000006"});
+  EXPECT_EQ(seen.code, 0) << seen.err;
+  // The classifier goes on with its own head; other classes do not fit it.
+  const Outcome again = place_.run(
+      command("classify", "--model cls/iter_0000006 --save more --data-path labels.jsonl"));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.err.find("takes the place"), std::string::npos) << again.err;
+  EXPECT_LT(losses("more").back(), losses("cls").front());
+  refused(command("classify",
+                  "--model cls/iter_0000006 --save x --data-path labels.jsonl "
+                  "--labels up down"),
+          {"--labels is up down", "down up"});
+  refused(command("reward", "--model cls/iter_0000006 --save x --data-path pairs.jsonl"),
+          {"a head of 2 classes"});
+  refused(command("sft", "--model cls/iter_0000006 --save x --data-path pairs.jsonl"),
+          {"--task sft"});
+}
+
+TEST_F(ScoreCommands, ShowWhatIsScored) {
+  const Outcome r = place_.run({"reward", "--show", "1", "--data-path", "pairs.jsonl",
+                                "--tokenizer-model", vectors("post_training/sft/chatml")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("pairs.jsonl:1, chosen"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("[["), std::string::npos) << r.out;
+}
+
+TEST_F(ScoreCommands, BadInputIsRefusedBeforeAStep) {
+  std::ofstream(place_ / "bad.jsonl") << R"({"chosen": "a", "rejected": "b"})" << "\n"
+                                      << R"({"chosen": "a"})" << "\n";
+  refused(command("reward", small("--save out --data-path bad.jsonl")),
+          {"bad.jsonl:2", "rejected"});
+  refused(command("classify", small("--save out --data-path labels.jsonl --labels up side")),
+          {"labels.jsonl:2", "'down' is none of"});
+  refused(command("classify", small("--save out --data-path labels.jsonl --labels up up")),
+          {"--labels is up up"});
+  refused(command("reward", small("--save out --data-path pairs.jsonl --chat-packing wrapped")),
+          {"--chat-packing wrapped", "use bfd or none"});
+  refused(command("reward", small("--save out --data-path pairs.jsonl "
+                                  "--center-rewards-coefficient -1")),
+          {"--center-rewards-coefficient is -1"});
+  refused(command("reward", small("--save out --data-path pairs.jsonl --model-family granite")),
+          {"granite"});
+  refused(command("reward", small("--task sft --data-path pairs.jsonl")), {"--task sft"});
+  refused({"reward"}, {"--data-path FILE", "chosen"});
+  EXPECT_FALSE(std::filesystem::exists(place_ / "out/log.jsonl"));
+}
+
+}  // namespace
+}  // namespace megatron::testing
