@@ -20,6 +20,9 @@ struct Parameter {
 
   std::string name;  // canonical name: "layers.0.attention.qkv.weight"
   Tensor value;      // in the type of the model
+  // False for a module state and a frozen parameter, which have no gradient: the tape records no op
+  // for them alone, DataParallel makes no buffer, the optimizer no state. Set before the others see
+  // it.
   bool trainable = true;
   std::vector<Use> uses = std::vector<Use>(1);
 
@@ -34,6 +37,9 @@ struct Weight {
   Weight(Parameter& p, int use_index = 0) : parameter(&p), use(use_index) {}
   explicit operator bool() const { return parameter != nullptr; }
   const Tensor& value() const { return parameter->value; }
+  bool trainable() const { return parameter->trainable; }
+  // What an op saves for this weight's gradient alone: nothing if there is none.
+  Tensor for_gradient(const Tensor& t) const { return trainable() ? t : Tensor(); }
 };
 
 // Called when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step),

@@ -30,7 +30,7 @@ class Tape::Stretch final : public Source {
   void dgrad(Backward& backward) {
     run(backward.tape());
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (backward.gradient(i).defined())
+      if (backward.gradient(i).defined() && outputs_[i].var.needs_gradient())
         tape_->set_gradient(outputs_[i].var, backward.gradient(i));
       outputs_[i].var.value = {};
     }
@@ -122,6 +122,10 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
     stretch->add_input(name, std::move(kept), var.needs_gradient());
   }
   const Bundle values = forward(discarded, constants);
+  // Without a gradient inside, nothing is recomputed.
+  const auto has_gradient = [](const auto& named) { return named.second.needs_gradient(); };
+  if (!discarded.trains_ && std::ranges::none_of(in.all(), has_gradient)) return values;
+  node.trains = true;
   std::vector<Tensor> outputs;
   const auto is_remade = [&](const std::string& name) {
     return std::ranges::find(remade, name) != remade.end();

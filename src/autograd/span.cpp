@@ -54,13 +54,21 @@ void Tape::mark(const Span& span, bool end) {
   record(std::move(node), {});
 }
 
+// True if nothing was recorded in the span.
+bool Tape::ends_with_begin_of(const Span& span) const {
+  if (nodes_.empty()) return false;
+  const auto* mark = std::any_cast<Mark>(&nodes_.back().attributes);
+  return mark != nullptr && !mark->end && mark->span->name == span.name;
+}
+
 void Tape::begin_span(const Span& span) {
   tell(span, pass_, true);
   mark(span, false);
 }
 
 void Tape::end_span(const Span& span) {
-  mark(span, true);
+  if (ends_with_begin_of(span)) nodes_.pop_back();
+  else mark(span, true);
   tell(span, pass_, false);
 }
 

@@ -1,5 +1,7 @@
 #include "autograd/tape.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace megatron {
@@ -52,10 +54,18 @@ Var Tape::leaf(Tensor value) {
   return {std::move(value), static_cast<int>(gradients_.size()) - 1};
 }
 
+// Roots without inputs (marks of spans, offload) act on other things than gradients.
+bool Tape::differentiates(const Node& node) const {
+  return node.trains || (node.root && node.inputs.empty()) ||
+         std::ranges::any_of(node.inputs, [](int id) { return id >= 0; }) ||
+         std::ranges::any_of(node.weights, &Weight::trainable);
+}
+
 std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
   std::vector<Var> vars;
   vars.reserve(outputs.size());
-  if (!recording()) {
+  trains_ = trains_ || std::ranges::any_of(node.weights, &Weight::trainable);
+  if (!recording() || !differentiates(node)) {
     for (Tensor& t : outputs) vars.emplace_back(std::move(t));
     return vars;
   }

@@ -58,7 +58,8 @@ struct Node {
   std::any attributes;
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
-  bool root = false;  // runs even if no gradient reaches its outputs (a loss)
+  bool root = false;    // runs even if no gradient reaches its outputs (a loss)
+  bool trains = false;  // may have trainable weights that it does not list
 };
 
 // evaluate: a forward pass without backward.
@@ -118,8 +119,8 @@ class Tape {
 
   // An input whose gradient is required (the input of a pipeline stage).
   Var leaf(Tensor value);
-  // Adds an op; gives each output value its Var. In infer mode nothing is kept and the Vars are
-  // constants.
+  // Adds an op; gives each output value its Var. In infer mode, and for an op without a trainable
+  // weight or an input that has a gradient, nothing is kept and the Vars are constants.
   std::vector<Var> record(Node node, std::vector<Tensor> outputs);
   Var record_one(Node node, Tensor output) {
     return record(std::move(node), {std::move(output)})[0];
@@ -136,7 +137,8 @@ class Tape {
   using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
   // Runs forward(tape, in) as a span, recomputed if the span says so.
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
-  // Begin and end of a span that is not recomputed, if it is not a single function.
+  // Begin and end of a span that is not recomputed, if it is not a single function. Backward enters
+  // only spans in which something was recorded.
   void begin_span(const Span& span);
   void end_span(const Span& span);
 
@@ -196,6 +198,8 @@ class Tape {
                         Names remade);
   void tell(const Span& span, Pass pass, bool enters);
   void mark(const Span& span, bool end);
+  bool ends_with_begin_of(const Span& span) const;
+  bool differentiates(const Node& node) const;
   // Results of once(), in order, and the index of the next one to return again.
   struct Once {
     std::vector<Tensor> made;
@@ -213,6 +217,7 @@ class Tape {
   Once* made_ = nullptr;   // during Pass::recompute: what the previous pass computed
   Once* keeps_ = nullptr;  // what is computed now; null: it is not recomputed
   Pass pass_;
+  bool trains_ = false;  // in infer mode: an op had a trainable weight
   Keeper keeper_;
   std::vector<std::string> modules_;
   // Deques, like gradients_, because they grow without large blocks of memory.

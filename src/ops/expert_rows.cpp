@@ -90,13 +90,19 @@ void grouped_dgrad(Backward& backward) {
 void grouped_wgrad(Backward& backward) {
   const GradSlot dw = backward.grad_slot(0);
   const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
-  if (!dw.out.defined()) return;  // the bias is trained together with its weight
-  backward.kernels().grouped_gradient({.dy = backward.gradient(0),
-                                       .x = backward.saved(0),
-                                       .offsets = backward.saved(1),
-                                       .dw = dw,
-                                       .dbias = db},
-                                      backward.stream());
+  if (!dw.out.defined() && !db.out.defined()) return;
+  kernels::GroupedGradientArgs args{.dy = backward.gradient(0),
+                                    .x = backward.saved(0),
+                                    .offsets = backward.saved(1),
+                                    .dw = dw,
+                                    .dbias = db};
+  if (!dw.out.defined()) {  // the kernel has no form without weights: gives it those of one column
+    const Tensor& w = backward.weight(0).value();
+    args.x = backward.empty({args.dy.size(0), 1}, args.dy.dtype(), "grouped_linear.no_weight");
+    args.dw = {backward.empty({w.size(0), w.size(1), 1}, db.out.dtype(), "grouped_linear.no_dw")};
+    backward.kernels().fill({.out = args.x, .value = 0}, backward.stream());
+  }
+  backward.kernels().grouped_gradient(args, backward.stream());
 }
 
 }  // namespace
@@ -147,7 +153,7 @@ Var grouped_linear(Tape& tape, const Var& x, const Weight& weight, const Weight&
                               tape.stream());
   Node node{.name = "grouped_linear",
             .inputs = {x.id},
-            .saved = {x.value, offsets},
+            .saved = {weight.for_gradient(x.value), offsets},
             .weights = {weight},
             .dgrad = grouped_dgrad,
             .wgrad = grouped_wgrad};

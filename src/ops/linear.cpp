@@ -71,7 +71,7 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
   tape.kernels().gemm(linear_call(x.value, weight, bias, y), tape.stream());
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
-  node.saved = {x.value};
+  node.saved = {weight.for_gradient(x.value)};
   return tape.record_one(std::move(node), y);
 }
 
@@ -82,7 +82,7 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
   tape.kernels().gemm(linear_gelu_call(x.value, weight, bias, v, y), tape.stream());
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
-  node.saved = {x.value};
+  node.saved = {weight.for_gradient(x.value)};
   return {tape.record_one(std::move(node), v), y};
 }
 
@@ -92,7 +92,7 @@ Var linear(Tape& tape, const Gelu& g, const Weight& weight, const Weight& bias,
   tape.kernels().gemm(linear_call(g.y.value, weight, bias, y), tape.stream());
   Node node = linear_node(weight, bias);
   node.inputs = {g.x.id, g.y.id};
-  node.saved = {g.y.value, g.x.value};
+  node.saved = {weight.for_gradient(g.y.value), g.x.value};
   node.dgrad = linear_of_gelu_dgrad;
   return tape.record_one(std::move(node), y);
 }

@@ -46,8 +46,9 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   const int64_t rows =
       std::min(loss_chunk_rows(vocabulary, stream.target()), std::max<int64_t>(tokens, 1));
   Tensor loss_T = tape.empty({tokens}, sums, "loss");
+  const bool needs_dx = tape.recording() && x.needs_gradient();
   Tensor dx_TH;
-  if (tape.recording()) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
+  if (needs_dx) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
   const bool capped = soft_cap > 0;
   const Tensor logits_CV = loss_chunk(stream, rows, vocabulary, sums, capped, "loss.logits");
   Tensor dlogits_CV = logits_CV;
@@ -72,7 +73,8 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.soft_cap_backward({.cap = soft_cap, .out = logits, .dout = dlogits, .dx = dlogits},
                               stream);
     }
-    table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
+    if (needs_dx)
+      table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
     if (const GradSlot dw = tape.grad_slot(weight); dw.out.defined()) {
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
                  stream);

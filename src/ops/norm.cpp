@@ -27,6 +27,10 @@ void add_norm_dgrad(Backward& backward) {
                                     .dsum = backward.empty(sum.shape(), sum.dtype(), "norm.dsum"),
                                     .dweight = backward.grad_slot(0),
                                     .weight_offset = weight_offset};
+  // The kernels always sum the weight's gradient.
+  if (!args.dweight.out.defined())
+    args.dweight = {
+        backward.empty({sum.size(1)}, kernels::accumulator(sum.dtype()), "norm.no_dweight")};
   if (layer_norm) {
     if (backward.weights() > 1) args.dbias = backward.grad_slot(1);
     backward.kernels().add_layer_norm_backward(args, backward.stream());

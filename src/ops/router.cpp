@@ -36,7 +36,11 @@ void logits_dgrad(Backward& backward) {
 void logits_wgrad(Backward& backward) {
   const GradSlot dw = backward.grad_slot(0);
   const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
-  if (!dw.out.defined()) return;  // the bias is trained together with its weight
+  if (!dw.out.defined()) {
+    if (db.out.defined())
+      backward.kernels().column_sum({.x = backward.gradient(0), .out = db}, backward.stream());
+    return;
+  }
   backward.kernels().gemm({.a = backward.gradient(0),
                            .b = widened(backward, backward.saved(0)),
                            .out = dw.out,
@@ -116,7 +120,7 @@ Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& 
                       tape.stream());
   Node node{.name = "router_logits",
             .inputs = {x.id},
-            .saved = {x.value},
+            .saved = {weight.for_gradient(x.value)},
             .weights = {weight},
             .dgrad = logits_dgrad,
             .wgrad = logits_wgrad};

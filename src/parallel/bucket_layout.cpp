@@ -124,7 +124,8 @@ class Filler {
     Open& open = (tied ? last_ : first_).emplace_back();
     open.bucket.trainable = trainable;
     open.bucket.expert = expert;
-    open.bucket.shards = expert ? rules_.expert_shards : rules_.shards;
+    if (trainable || rules_.divides_frozen)
+      open.bucket.shards = expert ? rules_.expert_shards : rules_.shards;
     return open;
   }
   Open& find_or_begin(const Key& key) {

@@ -47,6 +47,7 @@ struct Bucket {
 
 struct BucketRules {
   int shards = 1, expert_shards = 1;
+  bool divides_frozen = false;  // also parameters that are not trainable; else they have one shard
   int64_t unit = 16;            // elements; parameters begin at multiples of it
   int64_t bucket_elements = 0;  // a bucket is closed once it has this many elements; 0: never
   bool by_span = false;         // one bucket per span

@@ -33,6 +33,8 @@ BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
   for (const ParameterSpec* placed : parameters)
     rules.unit = std::max<int64_t>(rules.unit,
                                    kAlignment / megatron::size_of(placed->parameter.value.dtype()));
+  // Nothing updates frozen parameters, so that there is nothing to gather.
+  rules.divides_frozen = sharding == Sharding::parameters;
   rules.bucket_elements = options.bucket_elements;
   rules.shared_apart = sharding >= Sharding::gradients;
   rules.by_span = sharding == Sharding::parameters ||
@@ -75,6 +77,7 @@ DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<c
                            const DataParallelOptions& options)
     : state_(std::make_unique<State>(parameters, spans, groups, runtime, options)),
       shards_(parameters.size()) {
+  const bool divides = effective(groups, options) != Sharding::none;
   for (size_t b = 0; b < state_->buckets.size(); ++b) {
     const Bucket& bucket = state_->buckets[b];
     const Tensor values = state_->values.shard(b), gradients = state_->gradients.shard(b);
@@ -90,6 +93,7 @@ DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<c
       Shard& shard = shards_[entry.index];
       shard.placed = entry.placed;
       shard.counted = entry.placed->counted && replicas.counted;
+      if (divides && bucket.shards == 1 && rank_in(replicas.shards) > 0) shard.counted = false;
       shard.begin = begin - entry.begin;
       shard.value = values.slice(0, at, end - begin).view(shape);
       if (bucket.trainable) shard.gradient = gradients.slice(0, at, end - begin).view(shape);

@@ -70,6 +70,9 @@ struct DataParallelGroups {
 // reduce every micro-batch, so with more than one micro-batch they add in another order than none
 // and optimizer, which reduce once per step.
 //
+// Parameters that are not trainable have no gradients and are not reduced. Only
+// Sharding::parameters divides their values.
+//
 // With Sharding::parameters a parameter's value exists only between enter() and leave() of the
 // spans that name it; at most two spans' parameters are held at once: the current one and, with
 // overlap_gather, the next. Spans are identified by name; others are ignored.

@@ -54,7 +54,7 @@ Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& w
   const Var input = in.record(tape, x, whole);
   Node node{.name = "column_linear",
             .inputs = {input.id},
-            .saved = {x.value},
+            .saved = {weight.for_gradient(x.value)},
             .weights = {weight},
             .dgrad = column_product_dgrad,
             .wgrad = column_product_wgrad};

@@ -63,6 +63,7 @@ class Pipeline::Execution {
       : shape_(pipeline.shape_),
         runtime_(pipeline.runtime_),
         overlap_(pipeline.overlaps()),
+        first_trained_(pipeline.options_.first_trained),
         group_(overlap_ ? pipeline.async_ : pipeline.stages_),
         stage_(pipeline.stage()),
         prepared_(prepared),
@@ -98,7 +99,9 @@ class Pipeline::Execution {
         return;
       }
       case Action::Kind::backward: {
-        const Tensor gradient = take(true, virtual_stage + 1 == shape_.virtual_stages(), action);
+        const bool has_none =
+            virtual_stage + 1 == shape_.virtual_stages() || virtual_stage < first_trained_;
+        const Tensor gradient = take(true, has_none, action);
         put(true, work_.backward(action, gradient, weights), virtual_stage, virtual_stage - 1,
             action);
         return;
@@ -120,7 +123,7 @@ class Pipeline::Execution {
   // Stores an action's result for the next virtual stage: kept if that one is on this stage;
   // otherwise until it is sent, which is the next thing this stage does with it.
   void put(bool gradient, Tensor made, int virtual_stage, int next, const Action& action) {
-    const bool at_end = next < 0 || next == shape_.virtual_stages();
+    const bool at_end = next == shape_.virtual_stages() || next < (gradient ? first_trained_ : 0);
     MG_ASSERT(made.defined() == (action.ends() && !at_end));
     if (!made.defined()) return;
     if (shape_.stage_of(next) == stage_)
@@ -156,6 +159,7 @@ class Pipeline::Execution {
   const PipelineShape& shape_;
   Runtime& runtime_;
   const bool overlap_;
+  const int first_trained_;
   comm::Group* group_;
   const int stage_;
   Prepared& prepared_;
@@ -191,7 +195,8 @@ Pipeline::Prepared& Pipeline::prepare(int micro_batches, bool forward_only) {
   const std::vector<bool> deferred =
       deferred_weights(shape_, stages[static_cast<size_t>(stage())], micro_batches);
   const Receives receives = overlaps() ? Receives::begun_ahead : Receives::waited_for;
-  for (const Step& step : with_transfers(shape_, stages, stage(), receives)) {
+  for (const Step& step :
+       with_transfers(shape_, stages, stage(), receives, options_.first_trained)) {
     Prepared::Named named{step, {}, false};
     if (step.is_transfer) {
       named.name = message_name(shape_, stage(), step.transfer);

@@ -29,6 +29,7 @@ struct Transfer {
 // order, even with sends that end only when they are received, no order of arrival can deadlock,
 // and two stages send and receive the messages between them in the same order. Consecutive pieces
 // on one stage (zb-v's turn) have no transfer. Throws Error as simulate() does.
+// first_trained: virtual stages before it have no gradient, and none is sent to them.
 enum class Receives { waited_for, begun_ahead };
 struct Step {
   bool is_transfer = false;
@@ -36,11 +37,13 @@ struct Step {
   Transfer transfer;
 };
 std::vector<Step> with_transfers(const PipelineShape& shape, const std::vector<Schedule>& stages,
-                                 int stage, Receives receives = Receives::waited_for);
+                                 int stage, Receives receives = Receives::waited_for,
+                                 int first_trained = 0);
 // The same for every stage.
 std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
                                               const std::vector<Schedule>& stages,
-                                              Receives receives = Receives::waited_for);
+                                              Receives receives = Receives::waited_for,
+                                              int first_trained = 0);
 
 // Compute of a stage. Transferred tensors are contiguous, and have the shape and type that the
 // receiver expects.
@@ -52,9 +55,9 @@ class StageWork {
   // input: undefined for the model's first virtual stage. Returns the input of the next virtual
   // stage; undefined for the last one.
   virtual Tensor forward(const Action& action, const Tensor& input) = 0;
-  // gradient: of the result of forward; undefined for the last virtual stage. Without `weights`,
-  // weight() computes the weights' gradients. Returns the input's gradient; undefined for the first
-  // virtual stage.
+  // gradient: of the result of forward; undefined for the last virtual stage and for those before
+  // the first trained one. Without `weights`, weight() computes the weights' gradients. Returns the
+  // input's gradient; undefined for virtual stages up to the first trained one.
   virtual Tensor backward(const Action& action, const Tensor& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
   // Memory for the tensor received for an action (activation: [T, H] of that micro-batch);
@@ -63,7 +66,8 @@ class StageWork {
 };
 
 struct PipelineOptions {
-  bool overlap = true;  // transfers overlap with compute, where `async` is given
+  bool overlap = true;    // transfers overlap with compute, where `async` is given
+  int first_trained = 0;  // first virtual stage with a trainable parameter
 };
 
 class Pipeline {

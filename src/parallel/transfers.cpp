@@ -22,7 +22,8 @@ struct Message {
 
 // Returns the messages in the one order in which all stages take part in them.
 std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<Schedule>& stages,
-                                 const std::vector<std::vector<Interval>>& intervals) {
+                                 const std::vector<std::vector<Interval>>& intervals,
+                                 int first_trained) {
   std::vector<Message> messages;
   for (int s = 0; s < shape.stages; ++s) {
     const Schedule& list = stages[static_cast<size_t>(s)];
@@ -31,7 +32,8 @@ std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<S
       const bool gradient = list[i].kind == Kind::backward;
       const int from = shape.virtual_stage(s, list[i].chunk);
       const int to = gradient ? from - 1 : from + 1;
-      if (to < 0 || to == shape.virtual_stages() || shape.stage_of(to) == s) continue;
+      if (gradient && to < first_trained) continue;
+      if (to == shape.virtual_stages() || shape.stage_of(to) == s) continue;
       const double made = intervals[static_cast<size_t>(s)][i].end;
       messages.push_back({made, gradient, from, to, list[i].micro_batch});
     }
@@ -86,9 +88,9 @@ std::vector<Step> steps_of(const PipelineShape& shape, const Schedule& list,
 // been made can always be made, and two stages see the messages between them in the same order.
 std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
                                               const std::vector<Schedule>& stages,
-                                              Receives receives) {
+                                              Receives receives, int first_trained) {
   const auto intervals = timeline(shape, stages, kPlacingTimes);
-  const std::vector<Message> messages = messages_of(shape, stages, intervals);
+  const std::vector<Message> messages = messages_of(shape, stages, intervals, first_trained);
   std::vector<std::vector<Step>> steps;
   for (int s = 0; s < shape.stages; ++s) {
     const auto at = static_cast<size_t>(s);
@@ -98,9 +100,10 @@ std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
 }
 
 std::vector<Step> with_transfers(const PipelineShape& shape, const std::vector<Schedule>& stages,
-                                 int stage, Receives receives) {
+                                 int stage, Receives receives, int first_trained) {
   MG_ASSERT(stage >= 0 && stage < shape.stages);
-  return std::move(with_transfers(shape, stages, receives)[static_cast<size_t>(stage)]);
+  return std::move(
+      with_transfers(shape, stages, receives, first_trained)[static_cast<size_t>(stage)]);
 }
 
 }  // namespace megatron::parallel
