@@ -24,7 +24,7 @@ struct ModuleState {
   // group `placed.partial`.
   comm::Reduce reduce = comm::Reduce::sum;
   // Sets the value from it and from the observations of all ranks. Runs on the stream; meta has no
-  // data.
+  // data. Null: the state is frozen, and observes nothing.
   std::function<void(const ModuleState&, Stream&)> update;
 
   const Tensor& value() const { return placed.parameter.value; }

@@ -78,6 +78,12 @@ std::string parameter_section(const Plan& plan) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += row.spans * row.counts[i];
   }
   grid.add(cells("  all", sums, ""));
+  if (plan.trained) {
+    std::vector<std::string> row(classes.size() + 1);
+    row.front() = "  trained";
+    row.push_back(count_text(*plan.trained));
+    grid.add(std::move(row));
+  }
   return grid.text();
 }
 

@@ -39,6 +39,7 @@ Json parameters(const Plan& plan) {
     span.set("classes", std::move(classes));
   }
   return Json::Object{{"total", plan.parameter_count()},
+                      {"trained", plan.trained.value_or(plan.parameter_count())},
                       {"by_class", std::move(by_class)},
                       {"by_span", std::move(spans)}};
 }

@@ -358,6 +358,8 @@ Json optimizer_settings(const settings::OptimizerSettings& settings) {
   const Fields fields = copy.rule_fields();
   for (const Field& field : fields.all())
     if (of(field.name)) object.emplace_back(field.name, field.get());
+  if (!settings.freeze.empty())
+    object.emplace_back("freeze", Json::Array(settings.freeze.begin(), settings.freeze.end()));
   return object;
 }
 

@@ -68,6 +68,7 @@ std::string Layout::str() const {
   if (optimizer_offload > 0) text += ", optimizer offloaded";
   if (bucket_elements != kBucketElements) text += fmt::format(", buckets of {}", bucket_elements);
   text += fmt::format(", micro-batch {}", micro_batch);
+  if (!freeze.empty()) text += fmt::format(", {} frozen", fmt::join(freeze, " "));
   if (threads > 1) text += fmt::format(", {} threads", threads);
   return text;
 }
@@ -105,6 +106,7 @@ struct Experiment::Trial {
                                  .overlap_reduce = layout.overlap,
                                  .overlap_gather = layout.overlap},
                .pipeline = {.overlap = layout.overlap},
+               .freeze = layout.freeze,
                .table = e.environment_.table(e.device_)}) {
     e.environment_.place(model.shards(), parallel::place_layers(e.model_->num_layers(),
                                                                 layout.pipeline, layout.layers));

@@ -37,6 +37,7 @@ struct Layout {
   int64_t micro_batch = 8;
   int64_t bucket_elements = kBucketElements;
   int threads = 1;
+  std::vector<std::string> freeze = {};  // patterns of training::FrozenParameters
 
   int ranks() const { return tp * cp * dp * pipeline.stages; }
   std::string str() const;  // "TP 2, SP, PP 2 interleaved x 2, DP 2 optim_grads, recompute full"

@@ -62,6 +62,10 @@ void OptimizerSettings::fields(Fields& f) {
                                    "schedule of the weight decay from its start to its end value");
   f.add("clip-grad", &config.clip_grad, "clip gradients to this global L2 norm; 0: no clipping")
       .in_short_help();
+  f.add("freeze", &freeze,
+        "parameters that keep their values, by patterns of their names in checkpoints, such as "
+        "'model.layers.[0-3].*': they have no gradient and no optimizer state")
+      .in_short_help();
   name_modes(f);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/fields.h"
 #include "optim/optimizer.h"
@@ -23,6 +25,7 @@ struct OptimizerSettings {
   std::optional<double> lr_warmup_fraction;
   double weight_decay = 0.01;
   std::optional<double> start_weight_decay, end_weight_decay;
+  std::vector<std::string> freeze;
   optim::DecayIncrease weight_decay_increase = optim::DecayIncrease::constant;
 
   void fields(Fields& fields);

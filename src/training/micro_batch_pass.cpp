@@ -184,17 +184,23 @@ Tensor MicroBatchPass::forward(const parallel::Action& action, const Tensor& inp
 
 Tensor MicroBatchPass::forward_of(InFlight& slot, const parallel::Action& action,
                                   const Tensor& input) {
-  const Bundle in = input_of(slot, input);
+  const Bundle in = input_of(slot, action, input);
   return output_of(
       slot, action,
       models::forward(stage(action.chunk), *slot.tape, in, *slot.filled, models::Phase::train,
                       with_.options.recompute, with_.options.offload));
 }
 
-Bundle MicroBatchPass::input_of(InFlight& slot, const Tensor& input) {
+bool MicroBatchPass::trains_before(int chunk) const {
+  return ranks_.pipeline().virtual_stage(ranks_.stage(), chunk) >
+         with_.options.pipeline.first_trained;
+}
+
+Bundle MicroBatchPass::input_of(InFlight& slot, const parallel::Action& action,
+                                const Tensor& input) {
   if (slot.tape == nullptr) make_tape(slot);
   if (!input.defined()) return {};
-  slot.input = slot.tape->leaf(input);
+  slot.input = trains_before(action.chunk) ? slot.tape->leaf(input) : Var(input);
   return {{"hidden",
            std::exchange(slot.input,
                          Var({}, slot.input.id))}};  // nodes that read the value keep it alive
@@ -257,7 +263,7 @@ Tensor MicroBatchPass::forward_part(const parallel::Action& action, const Tensor
   InFlight& slot =
       action.begins() ? take_place(action) : in_flight(action.chunk, action.micro_batch);
   if (action.begins()) {
-    const Bundle in = input_of(slot, input);
+    const Bundle in = input_of(slot, action, input);
     slot.pass.emplace(stage(action.chunk), *slot.tape, in, *slot.filled, models::Phase::train,
                       with_.options.recompute);
   }
@@ -290,7 +296,7 @@ Tensor MicroBatchPass::backward(const parallel::Action& action, const Tensor& gr
   InFlight& slot = in_flight(action.chunk, action.micro_batch);
   slot.taken = !weights;
   if (!graphs_) return backward_of(slot, gradient, weights);
-  const bool sends = ranks_.stages() != nullptr && !stage(action.chunk).part().embedding;
+  const bool sends = ranks_.stages() != nullptr && trains_before(action.chunk);
   StepGraphs::Pass pass = graph_pass(slot, action, sends);
   pass.make = [&](const Tensor& of_output) { return backward_of(slot, of_output, weights); };
   return graphs_->backward(pass, gradient);

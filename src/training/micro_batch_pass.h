@@ -39,7 +39,8 @@ struct StepOptions {
   // and schedules without separate weight-gradient actions.
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
-  parallel::PipelineOptions pipeline;
+  parallel::PipelineOptions pipeline;     // TrainedModel sets the first trained stage
+  std::vector<std::string> freeze;        // patterns of FrozenParameters
   const kernels::Table* table = nullptr;  // kernels of forward and backward; null: the device's
   SpanListener* spans = nullptr;          // called at every span of forward and backward
   int64_t timing_level = 0;               // level of detail of StepReport::times
@@ -113,7 +114,9 @@ class MicroBatchPass final : public parallel::StageWork {
   const models::Stage& stage(int chunk) const { return *chunks_[static_cast<size_t>(chunk)]; }
   void make_tape(InFlight& slot);
   void drop_tapes();
-  Bundle input_of(InFlight& slot, const Tensor& input);
+  // True if a virtual stage before the chunk has a trainable parameter.
+  bool trains_before(int chunk) const;
+  Bundle input_of(InFlight& slot, const parallel::Action& action, const Tensor& input);
   Tensor output_of(InFlight& slot, const parallel::Action& action, const Bundle& out);
   void apply_objective(InFlight& slot, const parallel::Action& action, const Bundle& out);
   Tensor forward_of(InFlight& slot, const parallel::Action& action, const Tensor& input);

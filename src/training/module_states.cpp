@@ -1,6 +1,7 @@
 #include "training/module_states.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "kernels/table.h"
@@ -17,12 +18,14 @@ ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const paralle
   for (nn::StepSum* sum : step_sums_)
     sum->value = Tensor::empty(runtime.arena(MemoryClass::gradients), sum->shape, sum->type,
                                "sum of a step");
-  if (states_.empty()) return;
   nn::allocate(states_, runtime);
-  const DType type = states_[0]->value().dtype();
+  std::ranges::copy_if(states_, std::back_inserter(updated_),
+                       [](const nn::ModuleState* state) { return state->update != nullptr; });
+  if (updated_.empty()) return;
+  const DType type = updated_[0]->value().dtype();
   std::vector<int64_t> begins;
-  for (const nn::ModuleState* state : states_) {
-    MG_ASSERT(state->value().dtype() == type && state->update != nullptr);
+  for (const nn::ModuleState* state : updated_) {
+    MG_ASSERT(state->value().dtype() == type);
     Buffer& buffer = buffer_of(*state);
     begins.push_back(buffer.elements);
     buffer.elements += state->observed_shape.elements();
@@ -30,10 +33,10 @@ ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const paralle
   for (Buffer& buffer : buffers_)
     buffer.memory = Tensor::empty(runtime.arena(MemoryClass::gradients), {buffer.elements}, type,
                                   "observed by modules");
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const Shape& shape = states_[i]->observed_shape;
-    states_[i]->observed =
-        buffer_of(*states_[i]).memory.slice(0, begins[i], shape.elements()).view(shape);
+  for (size_t i = 0; i < updated_.size(); ++i) {
+    const Shape& shape = updated_[i]->observed_shape;
+    updated_[i]->observed =
+        buffer_of(*updated_[i]).memory.slice(0, begins[i], shape.elements()).view(shape);
   }
 }
 
@@ -65,7 +68,7 @@ void ModuleStates::update_step() {
     comm::Group& replicas = buffer.expert ? ranks_.expert_data() : ranks_.replicas();
     replicas.all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
   }
-  for (const nn::ModuleState* state : states_) state->update(*state, stream);
+  for (const nn::ModuleState* state : updated_) state->update(*state, stream);
 }
 
 }  // namespace megatron::training

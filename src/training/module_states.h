@@ -18,8 +18,8 @@ class ModuleStates {
   ModuleStates(std::span<models::Stage* const> chunks, const parallel::Ranks& ranks,
                Runtime& runtime);
 
-  std::span<nn::ModuleState* const> all() const { return states_; }
-  void begin_step();   // clears observations and sums
+  std::span<nn::ModuleState* const> all() const { return states_; }  // also frozen ones
+  void begin_step();                                                 // clears observations and sums
   void update_step();  // collective over the ranks that share a state
 
  private:
@@ -35,7 +35,7 @@ class ModuleStates {
 
   const parallel::Ranks& ranks_;
   Runtime& runtime_;
-  std::vector<nn::ModuleState*> states_;
+  std::vector<nn::ModuleState*> states_, updated_;
   std::vector<nn::StepSum*> step_sums_;
   std::vector<Buffer> buffers_;
 };

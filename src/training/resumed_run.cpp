@@ -1,11 +1,14 @@
 #include "training/resumed_run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "data/blended_dataset.h"
+#include "training/frozen_parameters.h"
 
 namespace megatron::training {
 namespace {
@@ -24,8 +27,28 @@ void check_rule(const settings::TrainSettings& s, const resume::TrainerState& st
   }
 }
 
-// Checks that the optimizer's state has the method, the momentum and the precision of this run.
-void check_optimizer_state(const settings::TrainSettings& s, const resume::StartingPoint& start) {
+// Throws Error unless the state is that of the parameters that this run trains.
+void check_frozen(const settings::TrainSettings& s, const resume::TrainerState& state,
+                  const std::string& path, const models::Model& model) {
+  std::vector<std::string> before;
+  if (const Json* saved = state.optimizer_settings.find("freeze"))
+    for (const Json& pattern : saved->as_array()) before.push_back(pattern.as_string());
+  const std::vector<std::string>& now = s.optimizer.freeze;
+  if (before == now) return;
+  const auto text = [](const std::vector<std::string>& patterns) {
+    return patterns.empty() ? std::string("without --freeze")
+                            : fmt::format("with --freeze {}", fmt::join(patterns, " "));
+  };
+  MG_CHECK(FrozenParameters(model, before) == FrozenParameters(model, now),
+           "{} was trained {}, but now the run is {}: its optimizer has the state of other "
+           "parameters; freeze the same ones, or use --no-load-optim, which resets the optimizer",
+           path, text(before), text(now));
+}
+
+// Checks that the optimizer's state has the method, the momentum, the precision and the parameters
+// of this run.
+void check_optimizer_state(const settings::TrainSettings& s, const resume::StartingPoint& start,
+                           const models::Model& model) {
   const resume::TrainerState& state = start.state;
   const std::string& path = start.checkpoint->path();
   MG_CHECK(state.has_optimizer,
@@ -48,6 +71,7 @@ void check_optimizer_state(const settings::TrainSettings& s, const resume::Start
            "--no-load-optim",
            path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
   check_rule(s, state, path);
+  check_frozen(s, state, path, model);
 }
 
 Json without_samples(const Json& data) {
@@ -87,7 +111,7 @@ void settle_beginning(RunPlan& plan) {
   resume::settle_schedule(state, start.checkpoint->path(), s.checkpoint, plan.learning_rate,
                           plan.weight_decay, resume::how_to_extend(state, s.batch));
   if (s.checkpoint.load_optimizer) {
-    check_optimizer_state(s, start);
+    check_optimizer_state(s, start, plan.model);
   } else {
     state.optimizer_steps = 0;
   }

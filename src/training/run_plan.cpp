@@ -370,6 +370,7 @@ SettledRun with_model(Settled settled, ShapeSource& source, const FindVocabulary
   run.model = find_model(settled.settings, source, run.vocabulary, run.task.get());
   if (composed) run.model = composed(run.model);
   settled.pass(divide, run.model);
+  settled.pass(freeze, run.model);
   run.settings = std::move(settled.settings);
   run.notes = std::move(settled.notes);
   return run;
@@ -504,7 +505,8 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   }
   plan.notes = derived_settings(derivation);
   if (s.checkpoint.save || plan.start.weights != nullptr)
-    plan.whole = whole_model(plan.model, s.precision.type(), &s.optimizer.config);
+    plan.whole =
+        whole_model(plan.model, s.precision.type(), &s.optimizer.config, s.optimizer.freeze);
   plan.whole.new_head = plan.new_head;
   return plan;
 }

@@ -10,6 +10,7 @@
 #include "settings/recipes.h"
 #include "settings/rules.h"
 #include "tokenizers/tokenizer_file.h"
+#include "training/frozen_parameters.h"
 #include "training/model_source.h"
 
 namespace megatron::training {
@@ -292,6 +293,14 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
   idle(p.overlap_shared_expert, "moe-shared-expert-overlap",
        experts ? "the model has no shared expert" : none);
   p.overlap_shared_expert = false;
+}
+
+Settled freeze(settings::TrainSettings s, const models::Model& model) {
+  const std::vector<std::string>& patterns = s.optimizer.freeze;
+  if (patterns.empty()) return {std::move(s)};
+  SettingNote note{"freeze", fmt::format("{}", fmt::join(patterns, " ")),
+                   FrozenParameters(model, patterns).text()};
+  return {std::move(s), {std::move(note)}};
 }
 
 Settled divide(settings::TrainSettings s, const models::Model& model) {

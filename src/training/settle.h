@@ -46,6 +46,9 @@ Settled take_pretrained(settings::TrainSettings settings, bool load_has_checkpoi
 Settled take_tokenizer(settings::TrainSettings settings, const std::string& directory);
 // Settles how a model of this shape is divided. Call after settle().
 Settled divide(settings::TrainSettings settings, const models::Model& model);
+// Checks --freeze, and notes how many parameters are trained. Throws Error if a pattern fits
+// nothing.
+Settled freeze(settings::TrainSettings settings, const models::Model& model);
 
 // Settles everything that flags determine: ranks, batch sizes, precision, evaluation, checkpoints,
 // log and data. Throws Error naming the flag, its value and the limit.

@@ -6,8 +6,11 @@
 namespace megatron::training {
 namespace {
 
-StepOptions completed(StepOptions options, const models::Model& model) {
+StepOptions completed(StepOptions options, const models::Model& model,
+                      const FrozenParameters& frozen, const parallel::PipelineShape& shape,
+                      const parallel::LayerPlacement& placement) {
   if (options.hidden == 0) options.hidden = model->hidden_size();
+  options.pipeline.first_trained = frozen.first_trained(model, shape, placement);
   return options;
 }
 
@@ -25,7 +28,7 @@ const parallel::RanksOptions& checked(const parallel::RanksOptions& ranks,
 
 ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
                        const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
-                       uint64_t seed) {
+                       uint64_t seed, const FrozenParameters& frozen) {
   const parallel::PipelineShape& shape = ranks.pipeline();
   const std::vector<parallel::ModelPart> parts =
       parallel::place_layers(model->num_layers(), shape, placement);
@@ -33,6 +36,7 @@ ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
     const auto virtual_stage = static_cast<size_t>(shape.virtual_stage(ranks.stage(), chunk));
     owned_.push_back(model.build(runtime, type, seed, parts[virtual_stage], ranks.modules()));
     chunks_.push_back(owned_.back().get());
+    frozen.apply(*chunks_.back());
   }
 }
 
@@ -52,9 +56,11 @@ TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed
                            const ModelLayout& layout, comm::Group& world, Runtime& run_time,
                            StepOptions options)
     : runtime(run_time),
+      frozen(options.freeze.empty() ? FrozenParameters() : FrozenParameters(model, options.freeze)),
       ranks(checked(layout.ranks, model), world),
-      parts(model, ranks, layout.layers, runtime, type, seed),
-      step(parts.chunks(), type, ranks, runtime, completed(std::move(options), model)),
+      parts(model, ranks, layout.layers, runtime, type, seed, frozen),
+      step(parts.chunks(), type, ranks, runtime,
+           completed(std::move(options), model, frozen, ranks.pipeline(), layout.layers)),
       loss_pass({.chunks = parts.chunks(),
                  .type = type,
                  .ranks = &ranks,

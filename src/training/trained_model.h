@@ -7,6 +7,7 @@
 
 #include "checkpoint/held_tensor.h"
 #include "parallel/layer_layout.h"
+#include "training/frozen_parameters.h"
 #include "training/loss_pass.h"
 #include "training/step.h"
 
@@ -23,8 +24,8 @@ struct ModelLayout {
 class ModelParts {
  public:
   ModelParts(const models::Model& model, const parallel::Ranks& ranks,
-             const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
-             uint64_t seed);
+             const parallel::LayerPlacement& placement, Runtime& runtime, DType type, uint64_t seed,
+             const FrozenParameters& frozen);
 
   std::span<models::Stage* const> chunks() const { return chunks_; }
   const models::Stage& chunk(size_t index) const { return *chunks_[index]; }
@@ -52,6 +53,7 @@ struct TrainedModel {
   void initialize(uint64_t value_seed);
 
   Runtime& runtime;
+  FrozenParameters frozen;  // of options.freeze
   parallel::Ranks ranks;
   ModelParts parts;
   TrainStep step;

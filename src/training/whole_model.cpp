@@ -11,10 +11,11 @@
 namespace megatron::training {
 
 WholeModel whole_model(const models::Model& model, DType type,
-                       const optim::OptimizerConfig* optimizer) {
+                       const optim::OptimizerConfig* optimizer,
+                       const std::vector<std::string>& freeze) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
-  TrainedModel trained(model, type, 0, {}, *alone, shapes_only, {});
+  TrainedModel trained(model, type, 0, {}, *alone, shapes_only, {.freeze = freeze});
   WholeModel whole = whole_model(trained.parts.whole());
   if (optimizer == nullptr) return whole;
   trained.step.begin(*optimizer);

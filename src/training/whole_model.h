@@ -22,9 +22,10 @@ struct WholeModel {
   models::Model model;
 };
 
-// optimizer: null for weights only.
+// optimizer: null for weights only. freeze: patterns of parameters for which it has no state.
 WholeModel whole_model(const models::Model& model, DType type,
-                       const optim::OptimizerConfig* optimizer = nullptr);
+                       const optim::OptimizerConfig* optimizer = nullptr,
+                       const std::vector<std::string>& freeze = {});
 
 // The whole model of a stage that is not divided.
 WholeModel whole_model(const models::Stage& undivided);

@@ -293,6 +293,8 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   }
   MetaRun& run = *first;
   p.parameters = plan::count_parameters(*whole);
+  if (!s.optimizer.freeze.empty())
+    p.trained = FrozenParameters(model, s.optimizer.freeze).trained();
   p.memory = p.stages.front();
   p.kernels = plan::kernel_work(run.work());
   p.traffic = plan::traffic_work(run.work());
@@ -332,7 +334,9 @@ plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
                    const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                    int64_t consumed) {
   check_size(s, model);
-  if (const auto depths = depths_for(s, model->num_layers()))
+  // Patterns of layers by number mean other shares of a model of another depth.
+  const bool freezes = !s.optimizer.freeze.empty();
+  if (const auto depths = freezes ? std::nullopt : depths_for(s, model->num_layers()))
     if (auto deep = plan_by_depths(s, model, vocabulary, options, consumed, *depths)) return *deep;
   return plan_by_run(s, model, vocabulary, options, consumed);
 }
@@ -399,6 +403,7 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
           .record_after = settings.graphs.record_after(settings.parallel),
           .data_parallel = settings.parallel.data_parallel(model->parameter_count()),
           .pipeline = settings.parallel.pipeline_options(),
+          .freeze = settings.optimizer.freeze,
           .timing_level = settings.log.timing_log_level};
 }
 

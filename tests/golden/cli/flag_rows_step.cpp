@@ -71,6 +71,7 @@ std::vector<FlagRow> optimizer_flags() {
   return {
       {"optimizer", "loss", "--optimizer sgd"},
       {"clip-grad", "loss", "--clip-grad 0.01"},
+      {"freeze", "loss", "--freeze *mlp*"},
       {"adam-beta1", "loss", "--adam-beta1 0.5", "", "", "", "--optimizer sgd"},
       {"adam-beta2", "loss", "--adam-beta2 0.9", "", "", "", "--optimizer sgd"},
       {"adam-eps", "loss", "--adam-eps 1e-3", "", "", "", "--optimizer lion"},
