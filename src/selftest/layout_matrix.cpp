@@ -2,10 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
+#include "base/error.h"
 #include "base/tolerances.h"
+#include "post_training/reward.h"
 #include "selftest/layout_factors.h"
+#include "selftest/toy_objective.h"
 
 namespace megatron::selftest {
 namespace {
@@ -115,12 +120,22 @@ MatrixRow uneven_buckets() {
                      .bucket_elements = 500}};
 }
 
+std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
+  switch (task) {
+    case MatrixTask::next_tokens: return nullptr;
+    case MatrixTask::objective: return std::make_shared<const SquaredSequenceLoss>();
+    case MatrixTask::rewards: return std::make_shared<const post_training::RewardObjective>(0.02);
+  }
+  MG_ASSERT(false);
+}
+
 }  // namespace
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
-  return fmt::format("{}{}, {}{}", kNames[model], drops_tokens ? " of a capacity" : "",
-                     packed ? "packed, " : "", layout.str());
+  constexpr const char* kTasks[] = {"", "objective, ", "rewards, "};
+  return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
+                     kTasks[static_cast<size_t>(task)], packed ? "packed, " : "", layout.str());
 }
 
 LayoutMatrix::LayoutMatrix(int strength)
@@ -135,8 +150,43 @@ LayoutMatrix::LayoutMatrix(int strength)
                      .packed = settings.packed,
                      .layout = layout_of(settings)});
   }
+  if (strength == 2) {
+    const std::vector<size_t> some = rows_with_every_value(covering_);
+    for (const MatrixTask task : {MatrixTask::objective, MatrixTask::rewards}) {
+      for (const size_t i : some) {
+        rows_.push_back(rows_[i]);
+        rows_.back().task = task;
+        rows_.back().number = static_cast<int>(rows_.size()) - 1;
+      }
+    }
+  }
   rows_.push_back(uneven_buckets());
-  rows_.back().number = static_cast<int>(covering_.rows.size());
+  rows_.back().number = static_cast<int>(rows_.size()) - 1;
+}
+
+std::vector<size_t> LayoutMatrix::rows_with_every_value(const Covering& covering) {
+  using Value = std::pair<size_t, int>;  // factor and value
+  const auto values_of = [](const Row& row) {
+    std::set<Value> values;
+    for (size_t factor = 0; factor < row.size(); ++factor)
+      values.emplace(factor, std::max(row[factor], 0));
+    return values;
+  };
+  std::set<Value> open;
+  for (const Row& row : covering.rows) open.merge(values_of(row));
+  std::vector<size_t> chosen;
+  while (!open.empty()) {
+    const auto gain = [&](size_t i) {
+      return std::ranges::count_if(values_of(covering.rows[i]),
+                                   [&](const Value& value) { return open.contains(value); });
+    };
+    size_t best = 0;
+    for (size_t i = 1; i < covering.rows.size(); ++i)
+      if (gain(i) > gain(best)) best = i;
+    for (const Value& value : values_of(covering.rows[best])) open.erase(value);
+    chosen.push_back(best);
+  }
+  return chosen;
 }
 
 std::vector<std::string> LayoutMatrix::excluded() const {
@@ -149,9 +199,12 @@ std::vector<std::string> LayoutMatrix::excluded() const {
 std::string LayoutMatrix::summary() const {
   return fmt::format(
       "{} layouts cover all {} {} of values of {} flags that occur among the {} possible layouts; "
-      "{} pairs are impossible; one additional layout has an uneven vocabulary in small buckets",
+      "{} pairs are impossible; {} additional layouts have an uneven vocabulary in small buckets, "
+      "or "
+      "another task",
       covering_.rows.size(), covering_.tuples, strength_ == 2 ? "pairs" : "triples",
-      layout_factors().size(), covering_.possible, covering_.excluded.size());
+      layout_factors().size(), covering_.possible, covering_.excluded.size(),
+      rows_.size() - covering_.rows.size());
 }
 
 struct MatrixRun::State {
@@ -169,10 +222,12 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
-  const models::Model& model = models[row.drops_tokens ? kDroppingExperts : row.model];
+  models::Model model = models[row.drops_tokens ? kDroppingExperts : row.model];
+  if (row.task == MatrixTask::rewards)
+    model = model->with({.score_head = models::ScoreHead{.label_names = {"reward"}}});
   const Experiment experiment(model, device, type, type, settings::LossScope::token,
-                              kLimits.sequences, kLimits.seq_length, environment, nullptr,
-                              row.packed);
+                              kLimits.sequences, kLimits.seq_length, environment,
+                              objective_of(row.task), row.packed);
   return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
       .first->second;
 }
@@ -202,7 +257,7 @@ Report MatrixRun::run(const MatrixRow& row) {
   const bool experts = row.model == kExperts;
   if (state_->precisions != Precisions::fp32 || (experts && !bits))
     against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");
-  if (state_->precisions == Precisions::fp64) return report;
+  if (state_->precisions == Precisions::fp64 || row.task != MatrixTask::next_tokens) return report;
   if (!experts) against(one, state_->device, tolerance::kLayoutFp32, "fp32");
   if (bits) against(same, state_->device, 0, "fp32, bit for bit");
   return report;

@@ -18,13 +18,17 @@ namespace megatron::selftest {
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
 // grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order.
-// The last one is not part of the covering set: TP 4 with SP and DP 3 of a sharded optimizer, whose
+// Rows of an objective (toy_objective.h) and of a reward model follow the covering set: enough of
+// its rows that every value is in one of each. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose
 // tensor-parallel ranks would close small buckets at different parameters.
+enum class MatrixTask { next_tokens, objective, rewards };
+
 struct MatrixRow {
   int number = 0;
   size_t model = 0;           // index: an untied Llama, a tied GPT-2, a Llama with experts
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
+  MatrixTask task = MatrixTask::next_tokens;
   Layout layout;
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
@@ -37,6 +41,8 @@ class LayoutMatrix {
   const std::vector<MatrixRow>& rows() const { return rows_; }
   // Impossible pairs of values with their reasons, one per line.
   std::vector<std::string> excluded() const;
+  // The covering set's rows that have each value of each factor, as few as a greedy search finds.
+  static std::vector<size_t> rows_with_every_value(const Covering& covering);
   std::string summary() const;  // "26 layouts have all 575 pairs of values of 12 flags ..."
 
  private:
@@ -49,7 +55,7 @@ class LayoutMatrix {
 enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
-// 1e-10; in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for
+// 1e-10 (those of other tasks than next tokens are not run otherwise); in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for
 // bit against the same tensor- and data-parallel ranks without stages, sharding, recompute, overlap
 // and offload where DESIGN's rules of equal bits hold: with sharded gradients and several
 // micro-batches sums are added in another order (docs/decisions). Compared are the loss, every

@@ -67,6 +67,22 @@ void pack(corpus::HostBatch& batch, int64_t vocabulary) {
   }
 }
 
+// Scores at four tokens of each sequence, which are two pairs with margins.
+void mark_pairs(corpus::HostBatch& batch) {
+  std::ranges::fill(batch.loss_mask, 0.0f);
+  std::ranges::fill(batch.labels, 0);
+  batch.targets.assign(batch.tokens.size(), 0);
+  const int64_t length = batch.layout.length;
+  for (int64_t i = 0; i < batch.layout.sequences; ++i) {
+    const int64_t shift = batch.sample_ids[static_cast<size_t>(i)] % (length / 4);
+    for (int64_t part = 0; part < 4; ++part) {
+      const auto at = static_cast<size_t>(i * length + part * (length / 4) + shift);
+      batch.loss_mask[at] = 1;
+      if (part % 2 == 0) batch.targets[at] = 0.1 * static_cast<double>(shift);
+    }
+  }
+}
+
 }  // namespace
 
 void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream, DType held) {
@@ -114,6 +130,7 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
     }
   }
   if (packed) pack(batch, model->vocab_size());
+  if (model->score_labels() == 1) mark_pairs(batch);
   return batch;
 }
 

@@ -10,46 +10,15 @@
 #include "base/tolerances.h"
 #include "selftest/experiment.h"
 #include "selftest/tiny_models.h"
+#include "selftest/toy_objective.h"
 
 namespace megatron::training {
 namespace {
 
-using selftest::Experiment, selftest::Layout, selftest::Outcome, selftest::TinyModel;
+using selftest::Experiment, selftest::Layout, selftest::Outcome, selftest::SquaredSequenceLoss,
+    selftest::TinyModel;
 
 constexpr int64_t kTokens = 16, kPerStep = 8;
-
-// Half the square of each sequence's mean loss, so that badly predicted sequences count more; the
-// mean over sequences.
-class SquaredSequenceLoss final : public Objective {
- public:
-  double counted(const corpus::HostBatch& batch) const override {
-    return static_cast<double>(batch.layout.sequences);
-  }
-
-  ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> values,
-                          std::span<double> gradient) const override {
-    ObjectiveTerms terms;
-    double worst = 0;
-    const auto length = static_cast<size_t>(batch.layout.length);
-    for (size_t begin = 0; begin < values.size(); begin += length) {
-      double sum = 0, tokens = 0;
-      for (size_t t = begin; t < begin + length; ++t) {
-        sum -= values[t];  // 0 where the mask is 0
-        tokens += batch.loss_mask[t];
-      }
-      if (tokens == 0) continue;
-      const double mean = sum / tokens;
-      terms.loss += mean * mean / 2;
-      worst = std::max(worst, mean);
-      for (size_t t = begin; t < begin + length; ++t)
-        if (batch.loss_mask[t] != 0) gradient[t] = -mean / tokens;
-    }
-    terms.metrics.push_back({.name = "worst_sequence", .value = worst, .weight = 1});
-    return terms;
-  }
-
-  std::vector<MetricDefinition> metrics() const override { return {{.name = "worst_sequence"}}; }
-};
 
 // The mean loss of the next tokens, by the slow path.
 class MeanLoss final : public Objective {
@@ -70,7 +39,6 @@ Experiment experiment_of(const TinyModel& model, std::shared_ptr<const Objective
                     std::move(objective));
 }
 
-// Micro-batches have the same sequences in each layout, as the worst sequence is one of each.
 std::vector<Layout> layouts() {
   parallel::PipelineShape two{.stages = 2};
   parallel::PipelineShape zero_bubble{.kind = parallel::ScheduleKind::zero_bubble_h1, .stages = 2};
@@ -103,7 +71,7 @@ TEST(Objectives, GiveTheResultsOfOneRankInEachLayout) {
   for (const TinyModel& model : selftest::tiny_models()) {
     const Experiment experiment = experiment_of(model, objective, environment);
     const Outcome expected = experiment.run({.micro_batch = 2}, kSgd);
-    EXPECT_EQ(expected.metrics.at("worst_sequence").size(), static_cast<size_t>(selftest::kSteps));
+    EXPECT_EQ(expected.metrics.at("sequence_loss").size(), static_cast<size_t>(selftest::kSteps));
     for (const Layout& layout : layouts())
       expect_equal(model.name + ", " + layout.str(), experiment.run(layout, kSgd), expected);
   }

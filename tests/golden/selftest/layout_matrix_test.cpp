@@ -40,8 +40,6 @@ std::vector<std::string> lines_of(const std::string& path) {
 TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
   const LayoutMatrix matrix(2);
   std::cout << matrix.summary() << "\n";
-  EXPECT_NE(matrix.summary().find(fmt::format("{} layouts", matrix.rows().size() - 1)),
-            std::string::npos);
   std::string text;
   for (const std::string& line : matrix.excluded()) text += line + "\n";
   EXPECT_EQ(matrix.excluded(), lines_of(MEGATRON_TEST_SOURCES "/golden/selftest/excluded.txt"))
@@ -53,7 +51,9 @@ TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
   const std::vector<Factor>& factors = layout_factors();
   const Refusal refusal = layout_refusal(LayoutLimits{});
   const Covering covering = cover(factors, refusal, 2);
-  EXPECT_EQ(covering.rows.size() + 1, LayoutMatrix(2).rows().size());
+  const size_t of_tasks = LayoutMatrix::rows_with_every_value(covering).size();
+  EXPECT_EQ(covering.rows.size() + 2 * of_tasks + 1, LayoutMatrix(2).rows().size());
+  EXPECT_LT(of_tasks, 10u);
   for (const Row& row : covering.rows) EXPECT_EQ(refusal(row), "") << describe(factors, row);
   const auto in_rows = [&](size_t a, int x, size_t b, int y) {
     return std::ranges::any_of(covering.rows,
