@@ -62,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
         Case{"RecomputeParts",
              "--recompute-granularity selective --recompute-modules core_attn mlp"},
+        Case{"Frozen", kLlama + "--bf16 --freeze *embed* *layers.0.* *mlp*"},
         Case{"Documents", "--reset-attention-mask --reset-position-ids --eod-mask-loss"},
         // Steps of one micro-batch, then of two: the second micro-batch first runs in step 4.
         Case{"GrowingBatch", "--rampup-batch-size 1 1 3", 2, 6},
@@ -96,6 +97,11 @@ INSTANTIATE_TEST_SUITE_P(
              kLlama + "--bf16 --pipeline-model-parallel-size 2 --global-batch-size 5 "
                       "--distributed-backend gloo --no-overlap-p2p-communication "
                       "--recompute-granularity selective --recompute-modules core_attn mlp",
+             3, 20},
+        // Stage 0 has no backward: its graphs of it are empty.
+        Case{"PipelineFrozen",
+             kLlama + "--pipeline-model-parallel-size 2 --global-batch-size 5 "
+                      "--freeze *embed* *layers.0.*",
              3, 20},
         // Some slots are used by micro-batches of both chunks.
         Case{"Interleaved",

@@ -1,4 +1,4 @@
-// Executes steps of a run on threads, and counts each rank's traffic in attention and its memory.
+// Executes steps of a run on threads, and counts each rank's traffic and its memory.
 #pragma once
 
 #include <array>
@@ -14,18 +14,23 @@ struct ExecutedRank {
   plan::ContextExchange exchange;                // in the last step
   std::array<int64_t, kMemoryClasses> memory{};  // high-water marks of the arenas
   double loss = 0;                               // loss of the last step
+  // Bytes of the calls in the last step, but for the gradient norm, whose blocks on other ranks a
+  // plan can only bound.
+  double sent = 0;
 };
 
 class ContextCounter final : public comm::TrafficListener {
  public:
   explicit ContextCounter(plan::ContextExchange& counted) : counted_(counted) {}
   void communicated(const comm::Traffic& traffic) override {
+    if (counts && traffic.call != "gradient norm") all += comm::sent_bytes(traffic);
     if (!counts || !traffic.call.starts_with("context, ")) return;
     ++counted_.calls;
     counted_.sent += comm::sent_bytes(traffic);
     if (traffic.overlaps) counted_.overlapped += comm::sent_bytes(traffic);
   }
   bool counts = false;
+  double all = 0;  // bytes of all calls
 
  private:
   plan::ContextExchange& counted_;
@@ -69,6 +74,7 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
       own.loss = trained.step.run(batches, {.learning_rate = 1e-3}).loss;
       world->barrier("end of the step");  // reports the calls of other threads
     }
+    own.sent = counter.all;
     for (int i = 0; i < kMemoryClasses; ++i)
       own.memory[static_cast<size_t>(i)] = runtime.arena(static_cast<MemoryClass>(i)).high_water();
   });

@@ -41,6 +41,16 @@ TEST(Freeze, IsPlannedAsExecuted) {
             << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
       }
     }
+    double sent = 0;
+    for (const plan::TrafficWork& work : plan.traffic)
+      if (work.call != "gradient norm") sent += work.sent;
+    EXPECT_EQ(sent, ranks[0].sent);
+    double of_all = 0, of_whole = 0;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      of_all += ranks[r].sent;
+      of_whole += whole[r].sent;
+    }
+    EXPECT_EQ(of_all < of_whole, ranks.size() > 1) << of_all << " of " << of_whole;
     for (size_t r = 0; r < ranks.size(); ++r)
       for (const MemoryClass c : {MemoryClass::gradients, MemoryClass::activations})
         EXPECT_LT(ranks[r].memory[static_cast<size_t>(c)], whole[r].memory[static_cast<size_t>(c)])
@@ -130,6 +140,39 @@ TEST_F(FrozenRun, GoesOnInAnotherLayoutBitForBit) {
   EXPECT_TRUE(same_bits(parts, losses(whole)));
   EXPECT_EQ(saved_tensors(rest.saved).weights, saved_tensors(whole.saved).weights);
   EXPECT_EQ(saved_tensors(rest.saved).states, saved_tensors(whole.saved).states);
+}
+
+// Sharding moves neither a bit of a checkpoint nor the norm of all parameters.
+TEST_F(FrozenRun, IsThatOfReplicasWhereverTheOptimizerIs) {
+  const auto trained = [&](const std::string& name, const std::string& flags) {
+    settings::TrainSettings s = settings(flags + " --log-params-norm");
+    s.checkpoint.save = folder_ / name;
+    s.checkpoint.load.reset();
+    return run(s);
+  };
+  const std::string experts =
+      "--num-experts 4 --moe-ffn-hidden-size 24 --freeze *self_attn* *layers.[01].* "
+      "--ranks 4 --expert-model-parallel-size 2 ";
+  for (const std::string& flags : {std::string(kBase) + "--ranks 2 ", experts}) {
+    const TrainResult replicas = trained("replicas", flags);
+    for (const std::string sharding :
+         {"--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+          "--ddp-bucket-size 3000",
+          "--use-distributed-optimizer --num-distributed-optimizer-instances 2"}) {
+      if (flags == experts && sharding.find("instances") != sharding.npos) continue;
+      const TrainResult sharded = trained("sharded", flags + sharding);
+      EXPECT_TRUE(same_bits(losses(sharded), losses(replicas))) << flags << sharding;
+      EXPECT_TRUE(same_bits(norms(sharded), norms(replicas))) << flags << sharding;
+      EXPECT_EQ(saved_tensors(sharded.saved).weights, saved_tensors(replicas.saved).weights);
+      EXPECT_EQ(saved_tensors(sharded.saved).states, saved_tensors(replicas.saved).states);
+      for (size_t i = 0; i < replicas.iterations.size(); ++i)
+        EXPECT_NEAR(sharded.iterations[i].parameter_norm, replicas.iterations[i].parameter_norm,
+                    1e-6);
+      std::filesystem::remove_all(folder_ / "sharded");
+    }
+    EXPECT_GT(replicas.iterations[0].parameter_norm, 1);
+    std::filesystem::remove_all(folder_ / "replicas");
+  }
 }
 
 TEST_F(FrozenRun, GoesOnOnlyWithTheSameParameters) {

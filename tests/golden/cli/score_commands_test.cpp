@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include "base/json.h"
+#include "checkpoint/safetensors.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
 
@@ -141,6 +143,44 @@ TEST_F(ScoreCommands, ALanguageModelBecomesAClassifier) {
           {"a head of 2 classes"});
   refused(command("sft", "--model cls/iter_0000006 --save x --data-path pairs.jsonl"),
           {"--task sft"});
+}
+
+// The head is trained on a frozen model, which keeps every bit.
+TEST_F(ScoreCommands, AHeadIsTrainedAlone) {
+  const std::string frozen = "--model base/iter_0000006 --freeze transformer.* --save ";
+  ASSERT_EQ(place_.run(command("train", small("--mock-data --save base"))).code, 0);
+  const auto tensors = [&](const std::string& folder) {
+    const checkpoint::SafetensorsFile file(place_ / (folder + "/iter_0000006/model.safetensors"));
+    std::map<std::string, std::vector<double>> all;
+    for (const checkpoint::TensorInfo& info : file.tensors())
+      all[info.name] = file.doubles(info.name);
+    return all;
+  };
+  const auto base = tensors("base");
+  for (const auto& [task, data] : {std::pair{"classify", "--data-path labels.jsonl "},
+                                   std::pair{"reward", "--data-path pairs.jsonl "}}) {
+    std::vector<double> expected;
+    for (const std::string layout :
+         {"", "--pipeline-model-parallel-size 2 ", "--ranks 2 --use-distributed-optimizer --bf16 ",
+          "--tensor-model-parallel-size 2 --sequence-parallel "}) {
+      const std::string folder = task + std::to_string(std::hash<std::string>()(layout));
+      const Outcome r = place_.run(command(task, data + layout + frozen + folder));
+      ASSERT_EQ(r.code, 0) << layout << r.err;
+      EXPECT_NE(r.err.find("parameters are trained"), std::string::npos) << r.err;
+      const std::vector<double> found = losses(folder);
+      if (expected.empty()) expected = found;
+      ASSERT_EQ(found.size(), 6u);
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i], expected[i],
+                    (layout.find("bf16") == layout.npos ? 2e-5 : 2e-2) * expected[i])
+            << task << " " << layout << ", step " << i + 1;
+      auto trained = tensors(folder);
+      EXPECT_EQ(trained.erase("score.weight"), 1u);
+      if (layout.find("bf16") != layout.npos) continue;  // stores another type
+      EXPECT_EQ(trained, base) << layout;
+    }
+    EXPECT_NE(expected.front(), expected.back());
+  }
 }
 
 TEST_F(ScoreCommands, ShowWhatIsScored) {

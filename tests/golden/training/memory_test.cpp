@@ -29,6 +29,7 @@ struct Case {
   bool fp16 = false;  // only the first step overflows
   DType moments = DType::f32;
   models::Model model = {};  // used instead of the shape of the flags
+  std::vector<std::string> freeze = {};
 };
 
 std::vector<Case> cases() {
@@ -48,7 +49,14 @@ std::vector<Case> cases() {
            .dropout = 0.1,
            .fp16 = true},
           {.name = "llama_fp16_muon", .method = optim::Method::muon, .fp16 = true},
-          {.name = "llama_bf16_moments", .bf16 = true, .moments = DType::bf16}};
+          {.name = "llama_bf16_moments", .bf16 = true, .moments = DType::bf16},
+          {.name = "llama_bf16_frozen_layer",
+           .bf16 = true,
+           .freeze = {"model.embed_tokens.weight", "model.layers.0.*", "*norm*"}},
+          {.name = "gpt2_recompute_frozen_matrices",
+           .llama = false,
+           .recompute = true,
+           .freeze = {"*.weight"}}};
 }
 
 corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
@@ -81,7 +89,8 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   const auto group = comm::single();
   TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime,
                      {.recompute = c.recompute ? recomputed_layers() : models::RecomputeOptions(),
-                      .loss_scale = s.precision.loss_scale()});
+                      .loss_scale = s.precision.loss_scale(),
+                      .freeze = c.freeze});
   model.initialize(1);
   model.step.begin(s.optimizer.config);
   std::array<Marks, 2> found;

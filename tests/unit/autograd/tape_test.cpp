@@ -195,6 +195,42 @@ TEST_F(TapeTest, FrozenParameterIsLeftAloneAndNotAnnounced) {
   }
 }
 
+TEST_F(TapeTest, NothingIsKeptBeforeTheFirstTrainedParameter) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  const auto gradient_of_b = [&](bool recompute, Log& log, size_t& nodes) {
+    b.uses[0] = {.grad = b.uses[0].grad};
+    Tape tape(runtime);
+    tape.listen(static_cast<GradientListener*>(&log));
+    tape.listen(static_cast<SpanListener*>(&log));
+    const auto through = [&](const std::string& name, const Bundle& in, Parameter& p) {
+      return tape.span(
+          {.name = name, .recompute = recompute}, in,
+          [&p](Tape& t, const Bundle& from) { return Bundle{{"x", product(t, from["x"], p)}}; });
+    };
+    const Bundle below = through("below", {{"x", Var(x)}}, a);
+    nodes = tape.nodes();
+    tape.set_gradient(through("above", below, b)["x"], dy);
+    tape.backward();
+    return gradient(b);
+  };
+  for (const bool recompute : {false, true}) {
+    Log of_all, of_frozen;
+    size_t all = 0, frozen = 0;
+    a.trainable = true;
+    const std::vector<double> expected = gradient_of_b(recompute, of_all, all);
+    a.trainable = false;
+    EXPECT_EQ(gradient_of_b(recompute, of_frozen, frozen), expected);
+    EXPECT_EQ(all, 3u);  // two marks and the product
+    EXPECT_EQ(frozen, 0u);
+    std::erase_if(of_all.lines, [](const std::string& line) {
+      return line.starts_with("a ") ||
+             (line.find("below") != line.npos && !line.ends_with("forward"));
+    });
+    EXPECT_EQ(of_frozen.lines, of_all.lines);
+  }
+}
+
 TEST_F(TapeTest, GradientsOfTwoUsesOfAValueAdd) {
   Parameter a = parameter("a"), b = parameter("b");
   const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
