@@ -19,6 +19,7 @@
 #include "training/device_flag.h"
 #include "training/evaluation.h"
 #include "training/model_source.h"
+#include "training/score_evaluation.h"
 
 namespace megatron::cli {
 namespace {
@@ -96,7 +97,6 @@ struct Loaded {
                                           max_length)),
         tokenizer(training::open_tokenizer(s.data, directory.path(), model->vocab_size())),
         runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
-    models::require_language_model(model, "megatron eval");
     resume::require_whole_model(directory.path(), runtime.pool());
     stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
   }
@@ -124,6 +124,10 @@ class TaskCommand {
   }
 
   bool is_asked() const { return !settings_.files.empty(); }
+  const inference::EngineOptions& checked_engine() {
+    engine_.check();
+    return engine_.options();
+  }
   int64_t max_length() const { return engine_.options().max_length; }
 
   // Throws Error naming a given flag that does not apply to tasks, or that applies only to them.
@@ -147,6 +151,7 @@ class TaskCommand {
     engine_.check();
     const tasks::TaskEvaluation evaluation(settings_);
     Loaded loaded(s, max_length());
+    models::require_language_model(loaded.model, "megatron eval --tasks");
     const tokenizers::Tokenizer& tokenizer = *loaded.tokenizer.tokenizer;
     const std::vector<tasks::TaskResult> results = evaluation.run(
         {.stage = *loaded.stage,
@@ -165,6 +170,42 @@ class TaskCommand {
   EngineFlags engine_;
 };
 
+// Whether --load is a model with a score head, which reads labelled texts or pairs from --input.
+bool gives_scores(const training::EvaluationSettings& s) {
+  return s.load &&
+         models::model_from_directory(resume::resolve_model_directory(*s.load))->score_labels() > 0;
+}
+
+int run_scores(const training::EvaluationSettings& s, const Fields& fields,
+               const inference::EngineOptions& options, bool json,
+               const comm::Processes& processes) {
+  for (const Field& field : fields.all()) {
+    const bool shared = std::ranges::find(kShared, field.name) != std::end(kShared);
+    MG_CHECK(!field.given || shared || field.name == "input" || field.group == "engine",
+             "--{} does not apply to a model with a score head; drop it", field.name);
+  }
+  MG_CHECK(!s.text.paths.empty(),
+           "--input FILE... is needed: JSON lines for a model with a score head, with 'text' or "
+           "'messages' and 'label', or for one label with 'chosen' and 'rejected'");
+  MG_CHECK(processes.size() == 1,
+           "eval of a model with a score head runs in one process, but {}; start it without a "
+           "launcher",
+           processes.description());
+  Loaded loaded(s, options.max_length);
+  const auto chat = tokenizers::ChatTemplate::load(loaded.directory.path());
+  const corpus::ChatTokenizer tokenizer(*loaded.tokenizer.tokenizer, chat);
+  const training::ScoreFiles files{.paths = s.text.paths, .tokenizer = tokenizer};
+  if (loaded.model->score_labels() == 1) {
+    const auto result = training::evaluate_reward(*loaded.stage, loaded.runtime, files, options);
+    fmt::print("{}", json ? result.json().dump(2) + "\n" : result.text());
+  } else {
+    const auto result =
+        training::evaluate_classifier(*loaded.stage, loaded.runtime, files, options);
+    fmt::print("{}", json ? result.json().dump(2) + "\n" : result.table());
+  }
+  return 0;
+}
+
 }  // namespace
 
 int evaluate(const Arguments& arguments) {
@@ -182,17 +223,20 @@ int evaluate(const Arguments& arguments) {
           "megatron eval --load DIR --data-path PREFIX | --input FILE... | --tasks FILE... [flags]",
           "Computes loss and perplexity of a model on held-out documents of a data set (--split) "
           "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
-          "depend on the number of ranks.",
+          "depend on the number of ranks. A classifier is evaluated on texts with labels, a reward "
+          "model on pairs (--input).",
           fields, arguments, notes)) {
     return *code;
   }
   return with_processes("eval", fields, [&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
-      tasks.check_flags(fields);
+      const bool scores = !tasks.is_asked() && gives_scores(s);
+      if (!scores) tasks.check_flags(fields);
       s.max_length = tasks.max_length();
       training::begin_on_device(s.runtime);
       s.runtime.join(processes);
+      if (scores) return run_scores(s, fields, tasks.checked_engine(), json, processes);
       return tasks.is_asked() ? tasks.run(s, json, processes) : run_evaluation(s, json, processes);
     });
   });

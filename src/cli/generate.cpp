@@ -108,15 +108,19 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
+models::Model language_model(const std::string& directory, int64_t max_length) {
+  models::Model model = models::model_from_directory(directory);
+  models::require_language_model(model, "megatron generate");
+  return models::with_context_length(model, max_length);
+}
+
 // A model with its tokenizer, checked before any weight is read.
 struct TextModel {
   explicit TextModel(const GenerateSettings& s)
       : directory(resume::resolve_model_directory(*s.load), s.reading),
-        model(models::with_context_length(models::model_from_directory(directory.path()),
-                                          s.engine.options().max_length)),
+        model(language_model(directory.path(), s.engine.options().max_length)),
         opened(training::open_tokenizer(s.tokenizer, directory.path(), model->vocab_size())),
         tokenizer(*opened.tokenizer) {
-    models::require_language_model(model, "megatron generate");
     MG_CHECK(s.logprobs.value_or(0) <= tokenizer.vocabulary_size(),
              "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
              tokenizer.vocabulary_size());

@@ -143,7 +143,6 @@ struct Served {
     const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
     model = models::with_context_length(models::model_from_directory(directory.path()),
                                         s.server.engine.max_length);
-    models::require_language_model(model, "megatron serve");
     tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
     tokenizer_files = training::tokenizer_files(tokenizer_path);
     text.emplace(text_parts(s, directory.path()));
@@ -187,7 +186,8 @@ struct Served {
     server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
                                    .context = model->context_length(),
-                                   .created = server::seconds_since_1970()};
+                                   .created = server::seconds_since_1970(),
+                                   .facts = model->facts()};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens, but the model has {}: give the model's own tokenizer "
              "(--tokenizer-model)",
@@ -284,7 +284,8 @@ int serve(const Arguments& arguments) {
   if (const auto code =
           parse("megatron serve --load DIR [flags]",
                 "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
-                "tokenization, metrics and a chat page. SIGTERM or SIGINT ends the server once "
+                "tokenization, metrics and a chat page; a model with a score head with vLLM's "
+                "(classify, score, pooling). SIGTERM or SIGINT ends the server once "
                 "running requests are finished; a second signal ends it at once.",
                 fields, {}, arguments)) {
     return *code;

@@ -1,6 +1,7 @@
 #include "inference/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/clock.h"
@@ -71,7 +72,8 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
                  cache_) {
   MG_ASSERT(!ranks.draws() || stage.part().head);
   MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
-  if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr) {
+  if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr &&
+      stage.model()->score_labels() == 0) {
     const bool records = options.cuda_graphs > 0, draws = ranks.draws();
     decode_passes_.emplace(
         stage, runtime, state_,
@@ -266,6 +268,7 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
     updates[wanted[i].row].prompt_alternatives.push_back(std::move(results.prompt_alternatives[i]));
   if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
   results.drawn.resize(drawing.rows.size());
+  results.scores.resize(drawing.rows.size());
   const double pass_end = now_seconds();
   bool decodes = true;
   for (const auto& [s, count] : rows) {
@@ -276,6 +279,7 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   int64_t tokens = 0;
   for (size_t i = 0; i < drawing.rows.size(); ++i) {
     RequestUpdate& update = updates[drawing.rows[i]];
+    update.scores = std::move(results.scores[i]);
     append(*drawing.sequences[i], std::move(results.drawn[i]), update);
     tokens += std::ssize(update.tokens);
   }
@@ -293,7 +297,12 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
 
 bool Engine::Drawing::any() const {
   return std::ranges::any_of(sequences,
-                             [](const Sequence* s) { return s->request.max_tokens > 0; });
+                             [](const Sequence* s) { return s->request.max_tokens > 0; }) ||
+         scores();
+}
+
+bool Engine::Drawing::scores() const {
+  return !sequences.empty() && sequences[0]->request.scores;  // all requests of a model do, or none
 }
 
 // True if the pass is run by decode_passes_.
@@ -331,6 +340,10 @@ void Engine::run_forward(const ForwardPassPlan& plan, std::span<const WantedAlte
   if (!drawing.any()) return;
   Logits logits = pass.last_logits(drawing.rows);
   if (!ranks_.draws()) return;
+  if (drawing.scores()) {
+    results.scores = logits.rows();
+    return;
+  }
   const double begin = now_seconds();
   DeviceDraws on_device;
   if (runtime_.device().kind == DeviceKind::cuda)
@@ -351,7 +364,12 @@ std::vector<DrawnToken> Engine::draw(const Drawing& drawing, const DeviceDraws& 
 // A finished sequence is gone afterwards.
 void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   const Request& request = s.request;
-  if (request.max_tokens == 0) {
+  if (request.scores) {
+    const bool finite =
+        std::ranges::all_of(update.scores, [](float v) { return std::isfinite(v); });
+    update.finish = finite ? Finish::scored : Finish::failed;
+    if (!finite) update.error = "the scores of this text are NaN or infinite";
+  } else if (request.max_tokens == 0) {
     update.finish = Finish::length;
   } else if (!drawn.error.empty()) {
     update.finish = Finish::failed;

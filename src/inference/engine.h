@@ -33,6 +33,7 @@ struct RequestUpdate {
   std::vector<double> prompt_log_probabilities;
   std::vector<PromptAlternatives> prompt_alternatives;  // for each of those tokens, if requested
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
+  std::vector<float> scores;                            // [labels], with Finish::scored
   std::optional<Finish> finish;                         // never Finish::stop
   std::string error;                                    // with Finish::failed: the reason
   bool by_grammar = false;  // with Finish::failed: the grammar is too ambiguous for the text
@@ -126,7 +127,8 @@ class Engine {
   struct Drawing {
     std::vector<size_t> rows;
     std::vector<Sequence*> sequences;
-    bool any() const;  // false for requests that only want their prompt's log-probabilities
+    bool any() const;     // false for requests that only want their prompt's log-probabilities
+    bool scores() const;  // whether they want their prompts' scores
   };
   bool decodes(const ForwardPassPlan& plan, const Drawing& drawing) const;
   PassResults results_of(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,

@@ -12,8 +12,9 @@ constexpr const char* kCallsName = "engine.calls";
 template <class Bytes, class R>
 void visit(Bytes& bytes, R& request) {
   auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
-         prompt_alternatives, grammar, token_bytes, priority] = request;
-  bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, priority);
+         prompt_alternatives, grammar, token_bytes, scores, priority] = request;
+  bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, scores,
+               priority);
 }
 
 enum class CallKind : uint8_t { submit, cancel, weights_changed };

@@ -44,6 +44,7 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const bool stopped = take(update, request, result, on_token);
       if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
+      if (update.finish == Finish::scored) result.scores = std::move(update.scores);
       if (stopped) {
         engine.cancel(update.id);
         if (result.finish != Finish::end_token) result.finish = Finish::stop;

@@ -14,6 +14,7 @@ namespace megatron::inference {
 struct Generation {
   std::vector<GeneratedToken> tokens;
   std::vector<double> prompt_log_probabilities;  // of prompt tokens 1.. if logprobs >= 0
+  std::vector<float> scores;                     // [labels] if they are requested
   Finish finish = Finish::length;
 };
 

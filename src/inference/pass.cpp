@@ -1,6 +1,7 @@
 #include "inference/pass.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "inference/stage_flow.h"
@@ -89,6 +90,15 @@ std::span<const float> Logits::row(size_t index) const {
   if (!read_[index].empty()) return read_[index];
   const auto width = static_cast<size_t>(logits_.size(1));
   return std::span<const float>(logits_.span<float>()).subspan(index * width, width);
+}
+
+std::vector<std::vector<float>> Logits::rows() {
+  std::vector<size_t> all(read_.size());
+  std::iota(all.begin(), all.end(), 0);
+  read(all);
+  std::vector<std::vector<float>> values;
+  for (const size_t r : all) values.emplace_back(row(r).begin(), row(r).end());
+  return values;
 }
 
 DeviceDraws Logits::draw(std::span<const double> rules, int64_t choices) const {

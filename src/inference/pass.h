@@ -44,6 +44,7 @@ class Logits {
   // Copies rows to the host unless they are already there.
   void read(std::span<const size_t> rows);
   std::span<const float> row(size_t index) const;  // a row that was read
+  std::vector<std::vector<float>> rows();          // all of them
   // Returns the loss of each of a row's labels, computed by the kernel that training uses.
   std::vector<std::vector<double>> losses(const std::vector<std::vector<int32_t>>& labels) const;
 

@@ -23,7 +23,8 @@ struct PassResults {
   std::vector<double> losses;
   // For the tokens of prompts that request them.
   std::vector<PromptAlternatives> prompt_alternatives;
-  std::vector<DrawnToken> drawn;  // per sequence that is ready; empty if none draws
+  std::vector<DrawnToken> drawn;           // per sequence that is ready; empty if none draws
+  std::vector<std::vector<float>> scores;  // per sequence that is ready; empty if none wants them
 };
 
 // Collective over ranks.all: broadcasts the sampling rank's results.

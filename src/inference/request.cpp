@@ -37,6 +37,14 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
            "request {} asks for log-probabilities from token {} on, but its prompt has {} tokens: "
            "give a token from 1 to {}",
            number, first_scored, length, length);
+  MG_CHECK(scores == (model->score_labels() > 0), "request {} asks for {}, but the model has {}",
+           number, scores ? "scores" : "a text",
+           scores ? "a language-model head; models with a score head (ForSequenceClassification in "
+                    "config.json) give scores"
+                  : fmt::format("a head of {} scores, and generates none", model->score_labels()));
+  MG_CHECK(!scores || (max_tokens == 0 && logprobs < 0 && grammar == nullptr),
+           "request {} asks for scores, which exclude {}, log-probabilities and a grammar", number,
+           name("max_tokens"));
   sampling.check(name);
   MG_CHECK(sampling.min_tokens <= max_tokens,
            "{} is {}, but {} is only {}; lower the former or raise the latter", name("min_tokens"),

@@ -30,6 +30,9 @@ struct Request {
   // unconstrained.
   std::shared_ptr<const Grammar> grammar;
   std::shared_ptr<const TokenBytes> token_bytes;
+  // Scores of the prompt by a model with a score head, which generates nothing
+  // (inference/scores.h).
+  bool scores = false;
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.
   int64_t priority = 0;
@@ -64,7 +67,8 @@ struct GeneratedToken {
 
 // stop: ended by the caller. positions: the last token was sampled at the model's last position.
 // complete: the request's grammar allows no continuation. failed: no token could be sampled.
-enum class Finish { length, end_token, stop, positions, complete, failed };
+// scored: the prompt's scores are given.
+enum class Finish { length, end_token, stop, positions, complete, failed, scored };
 
 // Seconds cover forward passes and sampling.
 struct Statistics {

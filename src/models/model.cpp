@@ -78,8 +78,9 @@ Model with_context_length(const Model& model, int64_t length) {
 
 void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(model->score_labels() == 0,
-           "the model classifies text (its config.json has a ForSequenceClassification "
-           "architecture with {} labels); {} needs one with a language-model head",
+           "the model scores texts (its config.json has a ForSequenceClassification architecture "
+           "with {} labels), and {} needs one with a language-model head; megatron serve gives the "
+           "scores of texts (POST /v1/classify), megatron eval --input compares them with labels",
            model->score_labels(), purpose);
 }
 

@@ -141,7 +141,7 @@ Json::Object read_variables(const Parameters& p) {
 
 }  // namespace
 
-tokenizers::Chat read_messages(const Parameters& p) {
+tokenizers::Chat read_messages(const Parameters& p, bool prompts) {
   const Json::Array* messages = p.array("messages");
   if (messages == nullptr || messages->empty())
     p.fail("messages", messages == nullptr ? "is missing" : "is empty; give at least one message");
@@ -160,7 +160,7 @@ tokenizers::Chat read_messages(const Parameters& p) {
   }
   chat.variables = read_variables(p);
   const bool continues = p.boolean("continue_final_message").value_or(false);
-  chat.add_generation_prompt = p.boolean("add_generation_prompt").value_or(!continues);
+  chat.add_generation_prompt = p.boolean("add_generation_prompt").value_or(prompts && !continues);
   if (continues && chat.add_generation_prompt)
     p.fail("continue_final_message", "cannot be true together with add_generation_prompt");
   if (continues) chat.continued = "content";

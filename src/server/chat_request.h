@@ -19,8 +19,9 @@ struct ChatRequest {
 ChatRequest read_chat(const Json& body, const TextModel& model);
 
 // Reads messages, tools and other fields used by the template, for requests for chats and for their
-// tokens.
-tokenizers::Chat read_messages(const Parameters& p);
+// tokens. prompts: whether a chat ends with the generation prompt unless the request says
+// otherwise.
+tokenizers::Chat read_messages(const Parameters& p, bool prompts = true);
 
 struct RenderedPrompt {
   std::string text;

@@ -2,11 +2,13 @@
 
 namespace megatron::server {
 
-std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
-                                 const TextModel& model) {
+std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name, const TextModel& model,
+                                 bool add_special_tokens) {
   const Json* given = p.find(name);
   if (given == nullptr) p.fail(name, "is missing");
-  const auto of_text = [&](const std::string& text) { return Prompt{text, model.encode(text)}; };
+  const auto of_text = [&](const std::string& text) {
+    return Prompt{text, model.encode(text, add_special_tokens)};
+  };
   const auto of_tokens = [&](const Json::Array& list) {
     if (list.empty()) p.fail(name, "contains an empty list of tokens");
     Prompt prompt{"", read_tokens(p, name, list, model.vocabulary())};

@@ -22,7 +22,7 @@ struct CompletionRequest {
 CompletionRequest read_completion(const Json& body, const TextModel& model);
 
 // Reads a text, tokens or a list of either, e.g. `prompt` of completions and `input` of embeddings.
-std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
-                                 const TextModel& model);
+std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name, const TextModel& model,
+                                 bool add_special_tokens = true);
 
 }  // namespace megatron::server

@@ -23,12 +23,15 @@ std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens) {
 namespace {
 
 Json description(const TextModel& model) {
-  return Json::Object{{"id", model.name()},
-                      {"object", "model"},
-                      {"created", model.created()},
-                      {"owned_by", "megatron"},
-                      {"max_model_len", model.context()},
-                      {"chat", model.has_chat_template()}};
+  Json::Object object = {{"id", model.name()},
+                         {"object", "model"},
+                         {"created", model.created()},
+                         {"owned_by", "megatron"},
+                         {"max_model_len", model.context()},
+                         {"chat", model.has_chat_template()}};
+  const std::vector<std::string>& labels = model.facts().label_names;
+  if (model.scores()) object.emplace_back("labels", Json::Array(labels.begin(), labels.end()));
+  return Json(std::move(object));
 }
 
 }  // namespace

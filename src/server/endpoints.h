@@ -27,6 +27,9 @@ HttpAnswer show_model(const Api& api, const HttpRequest& request);  // /v1/model
 HttpAnswer complete_text(const Api& api, const HttpRequest& request);
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
 HttpAnswer embed(const Api& api, const HttpRequest& request);
+HttpAnswer classify(const Api& api, const HttpRequest& request);
+HttpAnswer score_pairs(const Api& api, const HttpRequest& request);
+HttpAnswer pool(const Api& api, const HttpRequest& request);
 HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);

@@ -17,8 +17,8 @@ std::string_view name(Failure failure) {
 }
 
 std::string_view name(inference::Finish finish) {
-  constexpr std::string_view kNames[] = {"length",    "end_token", "stop",
-                                         "positions", "complete",  "failed"};
+  constexpr std::string_view kNames[] = {"length",   "end_token", "stop",  "positions",
+                                         "complete", "failed",    "scored"};
   return kNames[static_cast<size_t>(finish)];
 }
 

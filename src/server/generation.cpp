@@ -5,11 +5,7 @@
 #include "server/api_error.h"
 
 namespace megatron::server {
-namespace {
-
-constexpr std::chrono::milliseconds kTick{100};
-
-[[noreturn]] void fail_with(Failure failure, const std::string& reason) {
+void fail_with(Failure failure, const std::string& reason) {
   switch (failure) {
     case Failure::deadline: throw deadline_exceeded();
     case Failure::stopped: throw server_draining();
@@ -18,11 +14,9 @@ constexpr std::chrono::milliseconds kTick{100};
                             "grammar_limit");
     case Failure::engine: break;
   }
-  throw ApiError(500, "server_error", "the engine failed while generating this text", "",
+  throw ApiError(500, "server_error", "the engine failed while computing this text", "",
                  "engine_error");
 }
-
-}  // namespace
 
 ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& model,
                        const std::vector<int32_t>& prompt, int64_t room, uint64_t number,

@@ -30,6 +30,10 @@ void score_prompt(ChoicePlan& plan, int64_t alternatives);
 // Thrown when the client no longer waits for the reply.
 struct ClientGone {};
 
+constexpr std::chrono::milliseconds kTick{100};  // between two looks at the client
+// Throws the ApiError for a failure of a request.
+[[noreturn]] void fail_with(Failure failure, const std::string& reason);
+
 class Generation {
  public:
   // Submits all. Throws ApiError and what Engines::submit throws.

@@ -36,17 +36,27 @@ std::span<const Service::Route> Service::routes() {
   static constexpr Route kRoutes[] = {
       {"GET", "/v1/models", &Service::of_api<list_models>},
       {"GET", "/v1/models/{id}", &Service::of_api<show_model>},
-      {"POST", "/v1/completions", &Service::of_api<complete_text>},
-      {"POST", "/completions", &Service::of_api<complete_text>},
-      {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>},
-      {"POST", "/chat/completions", &Service::of_api<complete_chat>},
+      {"POST", "/v1/completions", &Service::of_api<complete_text>, Route::Who::with_key,
+       Route::Of::texts},
+      {"POST", "/completions", &Service::of_api<complete_text>, Route::Who::with_key,
+       Route::Of::texts},
+      {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>, Route::Who::with_key,
+       Route::Of::texts},
+      {"POST", "/chat/completions", &Service::of_api<complete_chat>, Route::Who::with_key,
+       Route::Of::texts},
       {"POST", "/v1/embeddings", &Service::of_api<embed>},
+      {"POST", "/v1/classify", &Service::of_api<classify>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/classify", &Service::of_api<classify>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/v1/score", &Service::of_api<score_pairs>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/score", &Service::of_api<score_pairs>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/v1/pooling", &Service::of_api<pool>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/pooling", &Service::of_api<pool>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/tokenize", &Service::of_api<tokenize>},
       {"POST", "/detokenize", &Service::of_api<detokenize>},
-      {"PUT", "/api", &Service::of_api<megatron_generate>},
+      {"PUT", "/api", &Service::of_api<megatron_generate>, Route::Who::with_key, Route::Of::texts},
       {"POST", "/admin/reload", &Service::of_api<reload>, Route::Who::admin},
       {"GET", "/metrics", &Service::metrics},
-      {"GET", "/", &Service::page, Route::Who::anyone},
+      {"GET", "/", &Service::page, Route::Who::anyone, Route::Of::texts},
       {"GET", "/health", &Service::health, Route::Who::anyone},
       {"GET", "/v1/health", &Service::health, Route::Who::anyone},
   };
@@ -95,6 +105,22 @@ HttpAnswer Service::page(const HttpRequest&) const {
                        "frame-ancestors 'none'"},
                       {"X-Content-Type-Options", "nosniff"},
                       {"Referrer-Policy", "no-referrer"}}};
+}
+
+void Service::require_kind(const Route& route) const {
+  const TextModel& model = api_.model;
+  if (route.of == Route::Of::any || (route.of == Route::Of::scores) == model.scores()) return;
+  const std::string is =
+      model.scores()
+          ? fmt::format(
+                "scores texts ({} labels) and generates none; use /v1/classify, /v1/score "
+                "or /pooling",
+                model.facts().score_labels)
+          : "is a language model, which scores no texts; use /v1/chat/completions or "
+            "/v1/completions, or serve a model with a score head (ForSequenceClassification)";
+  throw invalid_request(
+      fmt::format("{} is not for this model: '{}' {}", route.path, model.name(), is), "model",
+      "wrong_kind_of_model");
 }
 
 HttpAnswer Service::with_origin(HttpAnswer answer) const {
@@ -157,6 +183,7 @@ HttpAnswer Service::answer(const HttpRequest& request) {
   }
   try {
     const Route* route = find(request);
+    require_kind(*route);
     return with_origin((this->*route->answer)(request));
   } catch (const ClientGone&) {
     return {.status = kClientGone, .body = {}, .note = "client gone"};

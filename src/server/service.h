@@ -34,6 +34,8 @@ class Service final : public HttpHandler {
     std::string_view method, path;
     HttpAnswer (Service::*answer)(const HttpRequest&) const;
     enum class Who { with_key, anyone, admin } who = Who::with_key;
+    // The kind of model that it needs.
+    enum class Of { any, texts, scores } of = Of::any;
 
     bool has(std::string_view asked) const;
   };
@@ -50,6 +52,7 @@ class Service final : public HttpHandler {
     return find(request.method, request.path);
   }
 
+  void require_kind(const Route& route) const;
   HttpAnswer error(const ApiError& error) const;
   HttpAnswer with_origin(HttpAnswer answer) const;
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/facts.h"
 #include "server/grammars.h"
 #include "tokenizers/chat/chat_template.h"
 #include "tokenizers/tokenizer.h"
@@ -30,6 +31,7 @@ class TextModel {
     std::vector<int32_t> end_tokens = {};  // tokens that end a text
     int64_t context = 0;                   // most tokens of prompt and text
     int64_t created = 0;                   // seconds since 1970
+    models::ModelFacts facts = {};         // by default of a language model
   };
   explicit TextModel(Parts parts);
 
@@ -39,6 +41,8 @@ class TextModel {
   int64_t vocabulary() const { return parts_.tokenizer.vocabulary_size(); }
   int64_t context() const { return parts_.context; }
   int64_t created() const { return parts_.created; }
+  const models::ModelFacts& facts() const { return parts_.facts; }
+  bool scores() const { return parts_.facts.score_labels > 0; }  // it generates no text then
 
   bool has_chat_template() const { return has_chat_template_; }
   // The model's template, or the plain one.

@@ -51,7 +51,8 @@ void EvaluationSettings::fields(Fields& f) {
   settings::add_reading_flags(f, reading);
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
-        "them; each document is scored separately");
+        "them; each document is scored separately. For a model with a score head: JSON lines with "
+        "'text' or 'messages' and 'label', or with 'chosen' and 'rejected'");
   f.add("input-format", &text.format, {"auto", "jsonl"},
         "auto: by file name; jsonl: every file is JSON lines");
   f.add("json-keys", &text.json_key, "key of the text in a record");
