@@ -43,6 +43,9 @@ struct Fault {
   std::function<Environment()> environment;
 };
 const std::vector<Fault>& faults();
+// True if a row of next tokens shows the fault; other tasks do not make all calls that faults
+// change.
+bool comes_to(const Fault& fault, const MatrixRow& row);
 std::vector<std::string> fault_names();
 // Throws Error for an unknown name.
 const Fault& fault_named(const std::string& name);

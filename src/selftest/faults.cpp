@@ -144,6 +144,15 @@ class RepeatedCounts final : public PassingGroup<RepeatedCounts> {
   std::shared_ptr<int> times_ = std::make_shared<int>(1);
 };
 
+comm::Work counts_of_own_rank(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  if (!is(call, comm::Operation::all_reduce, kTotals)) return group.make(call, stream);
+  const Tensor counted = call.in.slice(0, call.in.size(0) - 1, 1);
+  const double own = to_doubles(counted)[0];
+  group.make(call, stream).wait(stream);
+  counted.span<double>()[0] = own * group.size();
+  return {};
+}
+
 // The other ranks' part of a bucket stays as it was in the bucket's first gather.
 class StaleParameters final : public PassingGroup<StaleParameters> {
  public:
@@ -407,8 +416,17 @@ const std::vector<Fault>& faults() {
        "the number of tokens by which a step divides its loss and gradients counts each sample "
        "once per context-parallel rank",
        false, [](const MatrixRow& row) { return row.layout.cp > 1; }, with_group<RepeatedCounts>},
+      {"counts-of-own-rank",
+       "a step divides its loss and gradients by the number of this rank's own tokens, times the "
+       "number of ranks",
+       false, [](const MatrixRow& row) { return row.layout.dp * row.layout.cp > 1; },
+       with_group<Changed<counts_of_own_rank>>},
   };
   return all;
+}
+
+bool comes_to(const Fault& fault, const MatrixRow& row) {
+  return row.task == MatrixTask::next_tokens && fault.in_row(row);
 }
 
 std::vector<std::string> fault_names() {

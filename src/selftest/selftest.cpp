@@ -192,7 +192,7 @@ Summary run_matrix(const SelftestOptions& options, const Fault* fault,
   MatrixRun matrix_run(environment, precisions_of(options), options.device);
   Summary summary;
   for (const MatrixRow& row : matrix.rows()) {
-    if (row.number % options.parts != options.part || (fault != nullptr && !fault->in_row(row)))
+    if (row.number % options.parts != options.part || (fault != nullptr && !comes_to(*fault, row)))
       continue;
     const std::string name = fmt::format("row {}: {}", row.number, row.str());
     if (!selected(options, name)) continue;

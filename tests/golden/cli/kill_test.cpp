@@ -1,5 +1,8 @@
 // A run that is killed repeatedly gives the same results as one that is never killed.
+#include <fstream>
+
 #include "golden/cli/kill_series.h"
+#include "golden/selftest/support.h"
 
 namespace megatron::testing {
 namespace {
@@ -31,6 +34,31 @@ TEST(KillOfContextRanks, BetweenFourPairsOfSizes) {
               "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --use-distributed-optimizer"},
              4, 6)
       .run();
+}
+
+// Runs of examples, whose rows are packed and drawn anew in each epoch.
+TEST(KillOfTasks, OfEveryKind) {
+  const Workplace data;
+  std::ofstream chats(data / "sft.jsonl"), pairs(data / "reward.jsonl"),
+      labels(data / "classify.jsonl");
+  for (int i = 0; i < 31; ++i) {
+    const std::string text(static_cast<size_t>(1 + i % 7), 'a'),
+        chosen = "b" + std::to_string(i % 5), rejected = "c" + std::to_string(i % 3);
+    chats << R"({"prompt": ")" << text << R"(", "completion": ")" << chosen << "\"}\n";
+    pairs << R"({"prompt": ")" << text << R"(", "chosen": ")" << chosen << R"(", "rejected": ")"
+          << rejected << "\"}\n";
+    labels << R"({"text": ")" << text << chosen << R"(", "label": ")" << (i % 2 == 0 ? "x" : "y")
+           << "\"}\n";
+  }
+  for (std::ofstream* file : {&chats, &pairs, &labels}) file->close();
+  for (const char* task : {"sft", "reward", "classify"}) {
+    SCOPED_TRACE(task);
+    KillSeries(
+        {"--ranks 1"}, 1, 9,
+        fmt::format("{} --vocab-size 512 --tokenizer-model {} --data-path {}", task,
+                    vectors("post_training/sft/chatml"), data / (task + std::string(".jsonl"))))
+        .run();
+  }
 }
 
 }  // namespace
