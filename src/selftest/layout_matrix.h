@@ -19,8 +19,9 @@ namespace megatron::selftest {
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
 // grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order.
 // Rows of an objective (toy_objective.h) and of a reward model follow the covering set: enough of
-// its rows that every value is in one of each. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose
-// tensor-parallel ranks would close small buckets at different parameters.
+// its rows that every value is in one of each. The last row is not part of the set: TP 4 with SP
+// and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at
+// different parameters.
 enum class MatrixTask { next_tokens, objective, rewards };
 
 struct MatrixRow {
@@ -55,12 +56,13 @@ class LayoutMatrix {
 enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
-// 1e-10 (those of other tasks than next tokens are not run otherwise); in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for
-// bit against the same tensor- and data-parallel ranks without stages, sharding, recompute, overlap
-// and offload where DESIGN's rules of equal bits hold: with sharded gradients and several
-// micro-batches sums are added in another order (docs/decisions). Compared are the loss, every
-// parameter's gradient, the norms and losses of steps of SGD and its parameters, the losses of
-// steps of AdamW, and the model's metrics in all of them.
+// 1e-10 (those of other tasks than next tokens are not run otherwise); in fp32 on the device
+// against one rank within kLayoutFp32 (but for experts), and bit for bit against the same tensor-
+// and data-parallel ranks without stages, sharding, recompute, overlap and offload where DESIGN's
+// rules of equal bits hold: with sharded gradients and several micro-batches sums are added in
+// another order (docs/decisions). Compared are the loss, every parameter's gradient, the norms and
+// losses of steps of SGD and its parameters, the losses of steps of AdamW, and the model's metrics
+// in all of them.
 class MatrixRun {
  public:
   // composed: converts each model of the matrix to the one that is run; default: unchanged.
