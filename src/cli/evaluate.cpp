@@ -17,6 +17,7 @@
 #include "tasks/task_evaluation.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
+#include "training/engine_comparison.h"
 #include "training/evaluation.h"
 #include "training/model_source.h"
 #include "training/score_evaluation.h"
@@ -206,6 +207,35 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
   return 0;
 }
 
+// --against-engine.
+int run_against_engine(const training::EvaluationSettings& s, const Fields& fields,
+                       const inference::EngineOptions& options, bool json,
+                       const comm::Processes& processes) {
+  for (const Field& field : fields.all()) {
+    const bool shared = std::ranges::find(kShared, field.name) != std::end(kShared);
+    MG_CHECK(!field.given || shared || field.name == "against-engine" || field.group == "input" ||
+                 field.group == "engine",
+             "--{} does not apply to --against-engine; drop one of them", field.name);
+  }
+  MG_CHECK(s.load.has_value() && !s.text.paths.empty(),
+           "--against-engine needs --load DIR and --input FILE..., whose texts are compared");
+  MG_CHECK(processes.size() == 1,
+           "eval --against-engine runs in one process, but {}; start it without a launcher",
+           processes.description());
+  Loaded loaded(s, options.max_length);
+  models::require_language_model(loaded.model, "--against-engine");
+  settings::DataSettings data = s.data;
+  if (!data.tokenizer_model && !data.tokenizer_type && !data.vocab_file)
+    data.tokenizer_model = training::tokenizer_path({}, loaded.directory.path());
+  const corpus::Vocabulary vocabulary = corpus::open_vocabulary(data, loaded.model->vocab_size());
+  const auto documents =
+      corpus::read_documents(s.text, vocabulary, loaded.model->vocab_size(), true);
+  const training::EngineComparison result =
+      training::compare_with_engine(*loaded.stage, loaded.runtime, *documents, options);
+  fmt::print("{}", json ? result.json().dump(2) + "\n" : result.text());
+  return result.equal() ? 0 : 1;
+}
+
 }  // namespace
 
 int evaluate(const Arguments& arguments) {
@@ -216,6 +246,11 @@ int evaluate(const Arguments& arguments) {
   fields.begin_group("output");
   fields.add_switch("json", &json, true, "print the result as one JSON object");
   fields.common({"json"});
+  bool against_engine = false;
+  fields.begin_group("evaluation");
+  fields.add_switch("against-engine", &against_engine, true,
+                    "compare the log-probabilities of training with those of the inference engine "
+                    "on the texts of --input; fails unless they are equal in every bit");
   TaskCommand tasks;
   tasks.fields(fields);
   std::vector<std::string> notes;
@@ -231,11 +266,13 @@ int evaluate(const Arguments& arguments) {
   return with_processes("eval", fields, [&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
-      const bool scores = !tasks.is_asked() && gives_scores(s);
-      if (!scores) tasks.check_flags(fields);
+      const bool scores = !against_engine && !tasks.is_asked() && gives_scores(s);
+      if (!scores && !against_engine) tasks.check_flags(fields);
       s.max_length = tasks.max_length();
       training::begin_on_device(s.runtime);
       s.runtime.join(processes);
+      if (against_engine)
+        return run_against_engine(s, fields, tasks.checked_engine(), json, processes);
       if (scores) return run_scores(s, fields, tasks.checked_engine(), json, processes);
       return tasks.is_asked() ? tasks.run(s, json, processes) : run_evaluation(s, json, processes);
     });
