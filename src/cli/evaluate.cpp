@@ -19,6 +19,7 @@
 #include "training/device_flag.h"
 #include "training/engine_comparison.h"
 #include "training/evaluation.h"
+#include "training/model_comparison.h"
 #include "training/model_source.h"
 #include "training/score_evaluation.h"
 
@@ -44,16 +45,46 @@ void print_result(const training::EvaluationResult& r) {
   }
 }
 
-int run_evaluation(training::EvaluationSettings s, bool json, comm::Processes& processes) {
-  const training::Evaluation evaluation(std::move(s), processes.lead());
-  std::optional<CommandOutputFile> lines;
-  if (const auto& file = evaluation.settings().per_document; file && processes.lead())
-    lines.emplace(*file);
+training::EvaluationResult evaluated(const training::Evaluation& evaluation,
+                                     comm::Processes& processes) {
   training::EvaluationResult result;
   processes.run(evaluation.settings().runtime.rank_count(), [&](comm::Group& world) {
     auto mine = evaluation.run(world);
     if (world.rank() == 0) result = std::move(mine);
   });
+  return result;
+}
+
+// --compare: each path of --input is a domain.
+int run_comparison(const training::EvaluationSettings& s, const std::string& compared, bool json,
+                   comm::Processes& processes) {
+  MG_CHECK(!s.text.paths.empty(),
+           "--compare needs --input FILE..., each of which is a domain of the table");
+  MG_CHECK(!s.per_document, "--per-document does not apply to --compare; drop one of them");
+  std::vector<training::DomainLosses> domains;
+  for (const std::string& path : s.text.paths) {
+    std::vector<training::EvaluationResult> results;
+    for (const std::string& model : {compared, s.load.value_or("")}) {
+      training::EvaluationSettings one = s;
+      one.load = model;
+      one.text.paths = {path};
+      results.push_back(
+          evaluated(training::Evaluation(std::move(one), processes.lead()), processes));
+    }
+    if (processes.lead()) domains.push_back(training::domain_losses(path, results[0], results[1]));
+  }
+  if (!processes.lead()) return 0;
+  fmt::print("{}", json ? training::comparison_json(domains).dump(2) + "\n"
+                        : training::comparison_table(domains));
+  return 0;
+}
+
+int run_evaluation(training::EvaluationSettings s, bool json, comm::Processes& processes) {
+  const training::Evaluation evaluation(std::move(s), processes.lead());
+  std::optional<CommandOutputFile> lines;
+  if (const auto& file = evaluation.settings().per_document; file && processes.lead())
+    lines.emplace(*file);
+  const training::EvaluationResult result = evaluated(evaluation, processes);
   if (!processes.lead()) return 0;
   if (lines) {
     lines->write(training::document_lines(result.documents));
@@ -251,6 +282,11 @@ int evaluate(const Arguments& arguments) {
   fields.add_switch("against-engine", &against_engine, true,
                     "compare the log-probabilities of training with those of the inference engine "
                     "on the texts of --input; fails unless they are equal in every bit");
+  std::optional<std::string> compared;
+  fields.add("compare", &compared,
+             "directory of another model, such as that before fine-tuning: print the losses of "
+             "both on each file or pattern of --input, and how much they differ");
+  fields.common({"compare"});
   TaskCommand tasks;
   tasks.fields(fields);
   std::vector<std::string> notes;
@@ -271,6 +307,8 @@ int evaluate(const Arguments& arguments) {
       s.max_length = tasks.max_length();
       training::begin_on_device(s.runtime);
       s.runtime.join(processes);
+      if (compared && !tasks.is_asked() && !scores)
+        return run_comparison(s, *compared, json, processes);
       if (against_engine)
         return run_against_engine(s, fields, tasks.checked_engine(), json, processes);
       if (scores) return run_scores(s, fields, tasks.checked_engine(), json, processes);

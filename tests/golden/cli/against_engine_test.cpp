@@ -23,7 +23,7 @@ class AgainstEngine : public ::testing::TestWithParam<const char*> {
 
 TEST_P(AgainstEngine, EveryBitIsEqual) {
   std::ofstream file(place_ / "ids.jsonl");
-  for (const int64_t length : {40, 7, 71, 100}) {
+  for (const int64_t length : {40, 7, 51, 55}) {
     file << R"({"text": ")";
     for (int64_t i = 0; i < length; ++i) file << (i * i * 7 + length) % 90 << " ";
     file << "\"}\n";
@@ -34,7 +34,7 @@ TEST_P(AgainstEngine, EveryBitIsEqual) {
     ASSERT_EQ(r.code, 0) << r.err << r.out;
     const Json result = Json::parse(r.out);
     EXPECT_EQ(result["texts"].as_integer(), 4);
-    EXPECT_EQ(result["tokens"].as_integer(), 40 + 7 + 71 + 100 - 4);
+    EXPECT_EQ(result["tokens"].as_integer(), 40 + 7 + 51 + 55 - 4);
     for (const char* way : {"at_once", "by_token"})
       EXPECT_EQ(result[way]["different"].as_integer(), 0) << way;
   }
