@@ -55,10 +55,10 @@ std::vector<FlagRow> chat_flags() {
       {"center-rewards-coefficient", "loss", "--center-rewards-coefficient 0.5",
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl --task reward "
        "--tokenizer-model {vectors}/post_training/sft/chatml "},
-      {"labels", "loss", "--labels no yes",
+      {"labels", "loss", "--labels yes no",
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
        "--tokenizer-model {vectors}/post_training/sft/chatml ",
-       "--labels yes no"},
+       "--labels no yes"},
   };
 }
 
