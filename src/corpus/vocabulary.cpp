@@ -46,8 +46,8 @@ constexpr auto kTypes = std::to_array<TokenizerType>({
      "it is for text with images, which is not supported; use HuggingFaceTokenizer with the text "
      "model's tokenizer"},
     {"SFTTokenizer", Family::refused,
-     "it tokenizes chats with loss masks during training, which is not supported; render chats "
-     "to text (megatron tokenizer chat) and use HuggingFaceTokenizer"},
+     "megatron sft reads chats with the model's own tokenizer and chat template instead; use "
+     "HuggingFaceTokenizer"},
 });
 
 const TokenizerType& type_named(const std::string& name) {
