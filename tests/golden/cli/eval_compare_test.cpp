@@ -65,8 +65,8 @@ TEST(EvalCompare, AModelWithItselfAndWithAnother) {
   ASSERT_EQ(table.code, 0) << table.err;
   for (const char* part : {"one.jsonl", "two.jsonl", "before", "after", " +- "})
     EXPECT_NE(table.out.find(part), std::string::npos) << table.out;
-  const Outcome none = place.run(
-      with({"eval", "--load", vectors("hf/llama")}, words("--compare y --data-path z")));
+  const Outcome none =
+      place.run(with({"eval", "--load", vectors("hf/llama")}, words("--compare y --data-path z")));
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("--compare needs --input"), std::string::npos) << none.err;
 }
