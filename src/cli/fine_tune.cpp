@@ -53,7 +53,7 @@ int fine_tune(const ExampleCommand& command, const Arguments& arguments) {
            "print this many examples as the model reads them, with what carries loss in green (in "
            "[[ ]] if the output is no terminal), and end")
       .within(1, 1'000'000);
-  fields.common({"show", "chat-packing", "chat-truncation", "save"});
+  fields.common({"show", "epochs", "chat-packing", "chat-truncation", "save"});
   for (const std::string_view name : command.common) fields.find(std::string(name))->common = true;
   fields.find("data-path")->doc = command.data;
   fields.find("model")->doc = "Hugging Face directory with weights, tokenizer and chat template";

@@ -75,8 +75,11 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
   if (!s.batch.micro_batch_size)
     all.push_back({{"--micro-batch-size INT"}, "sequences per rank and forward pass"});
   if (!planned) {
-    if (!s.batch.train_iters && !s.batch.train_samples)
-      all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
+    if (!s.batch.train_iters && !s.batch.train_samples && !s.batch.epochs)
+      all.push_back({{"--train-iters INT"},
+                     s.data.pretrains()
+                         ? "optimizer steps, or --train-samples INT"
+                         : "optimizer steps, or --epochs INT: passes over the data"});
     if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "peak learning rate"});
     if (!corpus::names_data(s.data) && !s.data.pretrains())
       all.push_back({{"--data-path FILE"}, examples_of(s.data.task)});
@@ -125,8 +128,8 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back(value);
   };
   if (!s.data.pretrains())
-    return {"--model",      "DIR",  "--data-path",        "FILE.jsonl", "--save",        "OUT",
-            "--seq-length", "2048", "--micro-batch-size", "1",          "--train-iters", "500",
+    return {"--model",      "DIR",  "--data-path",        "FILE.jsonl", "--save",   "OUT",
+            "--seq-length", "2048", "--micro-batch-size", "1",          "--epochs", "3",
             "--lr",         "2e-5"};
   std::optional<LocalData> local;
   const bool needs_data = !planned && !corpus::names_data(s.data);

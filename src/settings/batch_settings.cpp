@@ -1,5 +1,7 @@
 #include "settings/batch_settings.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/text_parts.h"
 #include "models/facts.h"
@@ -17,6 +19,9 @@ void BatchSettings::fields(Fields& f) {
   f.add("train-iters", &train_iters, "optimizer steps").in_short_help();
   f.add("train-samples", &train_samples,
         "number of sequences to train on, instead of --train-iters; rounded down to whole steps");
+  f.add("epochs", &epochs,
+        "passes over the rows of the training set, instead of --train-iters (--task sft, reward "
+        "and classify); the last one is filled up to a whole step");
   f.add("extend-to-iters", &extend_to_iters,
         "continue training until this step, beyond --train-iters or --train-samples; their sample "
         "order and learning-rate schedule do not change (with --override-opt-param-scheduler the "
@@ -42,6 +47,8 @@ void BatchSettings::fields(Fields& f) {
 
 namespace {
 
+constexpr int64_t kMostIterations = (int64_t{1} << 31) - 1;
+
 int64_t integer(const std::string& text, std::string_view flag) {
   const auto value = parse_number<int64_t>(text);
   MG_CHECK(value, "--{}: '{}' is not an integer", flag, text);
@@ -64,7 +71,7 @@ data::BatchSchedule make_schedule(const BatchSettings& s) {
 
 void BatchSettings::finalize(int data_parallel) {
   const auto positive = [](const std::optional<int64_t>& value, std::string_view flag,
-                           int64_t most = (int64_t{1} << 31) - 1) {
+                           int64_t most = kMostIterations) {
     MG_CHECK(value.has_value(), "--{} is needed", flag);
     MG_CHECK(*value > 0 && *value <= most, "--{} is {}; it must lie in [1, {}]", flag, *value,
              most);
@@ -73,6 +80,9 @@ void BatchSettings::finalize(int data_parallel) {
   positive(micro_batch_size, "micro-batch-size");
   if (train_samples) {
     positive(train_samples, "train-samples", int64_t{1} << 53);
+  } else if (epochs) {
+    positive(epochs, "epochs");
+    train_iters = kMostIterations;
   } else {
     positive(train_iters, "train-iters");
   }
@@ -99,6 +109,15 @@ void BatchSettings::finalize(int data_parallel) {
       train_samples ? fmt::format("--train-samples {}", *train_samples) : "--train-iters",
       base_iters);
   train_iters = extend_to_iters;
+}
+
+void BatchSettings::count_epochs(int64_t rows) {
+  const double batch = static_cast<double>(schedule.batch(0)),
+               steps = std::ceil(static_cast<double>(*epochs) * static_cast<double>(rows) / batch);
+  MG_CHECK(steps <= static_cast<double>(kMostIterations),
+           "--epochs {} of {} rows are {} steps of {}, but at most {} are possible", *epochs, rows,
+           steps, batch, kMostIterations);
+  train_iters = base_iters = static_cast<int64_t>(steps);
 }
 
 }  // namespace megatron::settings

@@ -21,6 +21,9 @@ struct BatchSettings {
   std::optional<int64_t> seq_length, micro_batch_size, global_batch_size;
   // With extend_to_iters, finalize() sets train_iters.
   std::optional<int64_t> train_iters, train_samples;
+  // Passes over the training set. finalize() sets the largest train_iters that are possible, until
+  // count_epochs() knows the number.
+  std::optional<int64_t> epochs;
   std::optional<int64_t> extend_to_iters;
   std::optional<std::string> step_batch_size_schedule;
   std::vector<std::string> rampup_batch_size;
@@ -32,6 +35,8 @@ struct BatchSettings {
   // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);
+  // The number of iterations of `epochs` passes over a training set of this many rows.
+  void count_epochs(int64_t rows);
   // Samples consumed by the end.
   int64_t total_samples() const { return schedule.samples_after(*train_iters); }
   // Samples of the run without --extend-to-iters.

@@ -179,10 +179,12 @@ void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
   MG_CHECK(warmup >= 0 && warmup <= most, "--lr-warmup-{} is {}; it must lie in [0, {}]", unit,
            warmup, most);
   MG_CHECK(warmup < decay,
-           "--lr-warmup-{0} is {1}, but the learning rate decays over {2} {3} (--{4}-{0}): the "
-           "warm-up must be shorter; lower the warm-up or raise the decay",
+           "--lr-warmup-{} is {}, but the learning rate decays over {} {} (--{}): the warm-up must "
+           "be shorter; lower the warm-up or raise the decay",
            unit, warmup, decay, by_samples ? "samples" : "iterations",
-           given ? "lr-decay" : "train");
+           given          ? "lr-decay-" + unit
+           : batch.epochs ? "epochs"
+                          : "train-" + unit);
 }
 
 optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch) const {

@@ -80,6 +80,16 @@ const std::vector<Rule> kRules = {
      "--moe-use-upcycling needs a dense model: give its directory with --model (or --load)"},
     {flags, "train-iters", "train-samples",
      "--train-iters {train-iters} and --train-samples {train-samples} are both given; give one"},
+    {flags, "train-iters|train-samples", "epochs",
+     "--{flag} {value} and --epochs {epochs} are both given; give one"},
+    {flags, "epochs", "!task",
+     "--epochs {epochs} counts passes over the examples of --task sft, reward or classify; give "
+     "--train-iters or --train-samples to train on token files"},
+    {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
+     "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
+    {flags, "extend-to-iters", "epochs",
+     "--extend-to-iters {extend-to-iters} extends a number of steps, but --epochs {epochs} is "
+     "given: give --train-iters, as many as the run's log says"},
     {flags, "global-batch-size", "step-batch-size-schedule",
      "--global-batch-size {global-batch-size} and --step-batch-size-schedule are both given; give "
      "one"},
@@ -156,7 +166,7 @@ const std::vector<Rule> kRules = {
     {flags, "lr-decay-iters|lr-warmup-iters|lr-wsd-decay-iters", "train-samples",
      "--{flag} cannot be combined with --train-samples: the run counts in samples; use --{twin}"},
     {flags, "lr-decay-samples|lr-warmup-samples|lr-wsd-decay-samples", "!train-samples",
-     "--{flag} cannot be combined with --train-iters: the run counts in iterations; use --{twin}"},
+     "--{flag} needs --train-samples: otherwise the run counts in iterations; use --{twin}"},
     {flags, "lr-warmup-iters|lr-warmup-samples", "lr-warmup-fraction",
      "--lr-warmup-fraction {lr-warmup-fraction} and --{flag} {value} both set the length of the "
      "warm-up: give one"},

@@ -17,7 +17,8 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
   const Names of_iterations = {"lr-decay-iters", "lr-warmup-iters", "lr-wsd-decay-iters"},
               of_samples = {"lr-decay-samples", "lr-warmup-samples", "lr-wsd-decay-samples"};
   either({"train-iters"}, {"train-samples"});
-  f.replace({"train-iters"}, of_samples);
+  either({"epochs"}, {"train-iters", "train-samples"});
+  f.replace({"train-iters", "epochs"}, of_samples);
   f.replace({"train-samples"}, of_iterations);
   either({"lr-warmup-fraction"}, {"lr-warmup-iters", "lr-warmup-samples"});
   either({"step-batch-size-schedule"},

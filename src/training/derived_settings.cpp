@@ -169,7 +169,7 @@ class Describer {
     }
     if (!o.lr) return;  // --lr is optional for a plan
     // The run has no end if neither flag is given.
-    const bool ends = given_.batch.train_iters || given_.batch.train_samples;
+    const bool ends = given_.batch.train_iters || given_.batch.train_samples || given_.batch.epochs;
     const bool extended = b.extend_to_iters && b.schedule_extended;
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
     if (ends && decays && !o.lr_decay_iters && !o.lr_decay_samples) {
@@ -178,7 +178,9 @@ class Describer {
              extended ? "--extend-to-iters" : "--train-samples");
       } else {
         note("lr-decay-iters", b.scheduled_iters(),
-             extended ? "--extend-to-iters" : "--train-iters");
+             extended   ? "--extend-to-iters"
+             : b.epochs ? "--epochs"
+                        : "--train-iters");
       }
     }
     if (ends && o.lr_warmup_fraction) note_warmup(o.learning_rate(b));

@@ -234,6 +234,35 @@ void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
            needed, data::name(split), set.size(), suggestion);
 }
 
+// Settles the schedules of a run whose number of steps is known.
+void settle_schedules(RunPlan& plan, const settings::TrainSettings& s) {
+  plan.learning_rate = s.optimizer.learning_rate(s.batch);
+  plan.weight_decay = s.optimizer.decay(s.batch);
+}
+
+// Opens the data of the run's task, and counts the steps of --epochs.
+void open_examples(RunPlan& plan) {
+  const settings::TrainSettings& s = plan.settings;
+  ThreadPool pool(s.runtime.threads_per_rank());
+  const auto asked = [&] { return samples_of_run(s, plan.last_sample()).asked; };
+  const auto before = asked();
+  const auto counted = [&](int64_t rows) {
+    if (!s.batch.epochs) return before;
+    const Settled steps = count_epochs(s, rows);
+    plan.settings.batch = steps.settings.batch;
+    plan.notes.insert(plan.notes.end(), steps.notes.begin(), steps.notes.end());
+    return asked();
+  };
+  plan.corpus = plan.task->open({.settings = s.data,
+                                 .vocabulary = plan.vocabulary,
+                                 .seq_length = *s.batch.seq_length,
+                                 .seed = s.runtime.seed,
+                                 .wanted = {before[0] != 0, before[1] != 0, before[2] != 0},
+                                 .samples = counted,
+                                 .pool = pool},
+                                plan.model, plan.end_tokens);
+}
+
 void open_data(RunPlan& plan) {
   const settings::TrainSettings& s = plan.settings;
   const settings::RunSettings& run = s.run;
@@ -241,14 +270,7 @@ void open_data(RunPlan& plan) {
   const RunSamples samples = samples_of_run(s, plan.last_sample());
   plan.train_samples = samples.asked[static_cast<size_t>(data::Split::train)].value_or(0);
   if (plan.task != nullptr) {
-    ThreadPool pool(s.runtime.threads_per_rank());
-    plan.corpus = plan.task->open({.settings = s.data,
-                                   .vocabulary = plan.vocabulary,
-                                   .seq_length = *s.batch.seq_length,
-                                   .seed = s.runtime.seed,
-                                   .samples = samples.asked,
-                                   .pool = pool},
-                                  plan.model, plan.end_tokens);
+    if (!s.batch.epochs) open_examples(plan);
   } else {
     plan.corpus =
         corpus::open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
@@ -477,8 +499,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   plan.began = now_seconds();
   Settled settled = settle(given);
   settled.settings.runtime.limit_instruction_set();
-  plan.learning_rate = settled.settings.optimizer.learning_rate(settled.settings.batch);
-  plan.weight_decay = settled.settings.optimizer.decay(settled.settings.batch);
+  settle_schedules(plan, settled.settings);
   settled.pass(take_pretrained, load_has_checkpoint(settled.settings.checkpoint));
   claim_save_directory(settled.settings, processes, plan.lock);
   plan.start = find_starting_point(settled.settings, processes);
@@ -488,12 +509,17 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
       with_model(std::move(settled), source, find_vocabulary, std::move(task), composed);
   const settings::TrainSettings& s = plan.settings;
   check_prompts(s.run, plan.vocabulary, plan.model);
+  if (s.run.sample_interval || plan.task != nullptr)
+    plan.end_tokens = find_end_tokens(plan, source);
+  if (s.batch.epochs) {
+    open_examples(plan);
+    plan.corpus.set(data::Split::train);  // throws if there is none
+    settle_schedules(plan, s);
+  }
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
-  if (s.run.sample_interval || plan.task != nullptr)
-    plan.end_tokens = find_end_tokens(plan, source);
   check_extension(plan);
   open_data(plan);
   check_data_order(plan);

@@ -159,6 +159,18 @@ Settled count_batches(settings::TrainSettings s) {
   return {std::move(s), std::move(notes)};
 }
 
+Settled count_epochs(settings::TrainSettings s, int64_t rows) {
+  settings::BatchSettings& b = s.batch;
+  b.count_epochs(rows);
+  check_run(s);
+  const int64_t batch = b.schedule.batch(0);
+  const double per_epoch = static_cast<double>(rows) / static_cast<double>(batch);
+  return {std::move(s),
+          {{"train-iters", fmt::format("{}", b.base_iters),
+            fmt::format("--epochs {}: {} rows / {} a step = {:.6g} steps per epoch", *b.epochs,
+                        rows, batch, per_epoch)}}};
+}
+
 Settled take_pretrained(settings::TrainSettings s, bool load_has_checkpoint) {
   settings::CheckpointSettings& c = s.checkpoint;
   if (!c.pretrained_checkpoint || load_has_checkpoint) return {std::move(s)};
@@ -199,6 +211,10 @@ Settled settle_planned(const settings::TrainSettings& given) {
   settings::TrainSettings planned = given;
   settings::BatchSettings& batch = planned.batch;
   planned.runtime.planned = true;
+  MG_CHECK(!batch.epochs,
+           "--epochs {} is a number of steps only when the data has been read, which a plan does "
+           "not do: give --train-iters instead",
+           *batch.epochs);
   const bool open_end = !batch.train_iters && !batch.train_samples && !batch.extend_to_iters;
   if (open_end) batch.train_iters = 1;
   Settled run = settle(planned);

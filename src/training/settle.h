@@ -40,6 +40,8 @@ Settled leave_out_evaluation(settings::TrainSettings settings);
 Settled count_ranks(settings::TrainSettings settings);
 // Sets batch sizes, their schedule, and the number of steps.
 Settled count_batches(settings::TrainSettings settings);
+// Sets the number of steps of --epochs passes over a training set of this many rows.
+Settled count_epochs(settings::TrainSettings settings, int64_t rows);
 // --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
 Settled take_pretrained(settings::TrainSettings settings, bool load_has_checkpoint);
 // Uses the tokenizer in the model's directory unless flags name another one.

@@ -84,15 +84,15 @@ Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
   const settings::DataSettings& settings = files.settings;
   const std::optional<Packing> packing = packing_of(settings);
   Corpus corpus;
-  const auto wanted = [&](data::Split split) {
-    return files.samples[static_cast<size_t>(split)] != 0;
-  };
+  const auto wanted = [&](data::Split split) { return files.wanted[static_cast<size_t>(split)]; };
+  std::array<std::optional<int64_t>, 3> samples;
   const auto add = [&](data::Split split, const auto& store, std::vector<int64_t> examples) {
     const auto at = static_cast<size_t>(split);
-    const auto set =
-        std::make_shared<const Set>(store, std::move(examples), packing, files.seq_length, padding,
-                                    files.seed, files.samples[at]);
-    report_set(split, set->rows(), files.seq_length, files.samples[at]);
+    const auto set = std::make_shared<Set>(store, std::move(examples), packing, files.seq_length,
+                                           padding, files.seed, std::nullopt);
+    if (split == data::Split::train) samples = files.samples(set->rows().rows());
+    if (samples[at]) set->request(*samples[at]);
+    report_set(split, set->rows(), files.seq_length, samples[at]);
     corpus.sets[at] = set;
     if (split == data::Split::valid) corpus.validation.push_back({"valid", set});
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,9 @@ struct ExampleFiles {
   const settings::DataSettings& settings;
   const Vocabulary& vocabulary;
   int64_t seq_length = 0, seed = 0;
-  std::array<std::optional<int64_t>, 3> samples;  // as for open_corpus()
+  std::array<bool, 3> wanted;  // sets to open
+  // Numbers of samples as for open_corpus(), given the number of rows of the training set.
+  std::function<std::array<std::optional<int64_t>, 3>(int64_t train_rows)> samples;
   ThreadPool& pool;
 };
 

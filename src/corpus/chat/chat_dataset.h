@@ -57,6 +57,7 @@ class ChatDataset final : public data::Dataset {
   void read_filler(data::Sample& sample) const override;
 
   const PackedRows& rows() const { return rows_; }
+  void request(int64_t samples) { rows_.request(samples); }
 
  private:
   void read_row(const PackedRow& row, data::Sample& sample) const;

@@ -10,21 +10,25 @@ namespace megatron::corpus {
 
 PackedRows::PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing,
                        int64_t capacity, int64_t seed, std::optional<int64_t> samples)
-    : capacity_(capacity) {
+    : capacity_(capacity), seed_(seed) {
   if (packing) {
     rows_ = pack(lengths, capacity, *packing);
   } else {
     for (int64_t i = 0; i < std::ssize(lengths); ++i)
       rows_.push_back({{i, 0, std::min(lengths[static_cast<size_t>(i)], capacity)}});
   }
-  const int64_t needed = samples.value_or(rows());
-  for (int64_t epoch = 0; std::ssize(order_) < needed; ++epoch) {
+  request(samples.value_or(rows()));
+}
+
+void PackedRows::request(int64_t samples) {
+  order_.clear();
+  for (int64_t epoch = 0; std::ssize(order_) < samples; ++epoch) {
     std::vector<int32_t> order(rows_.size());
     std::iota(order.begin(), order.end(), 0);
-    data::RandomState((seed + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
+    data::RandomState((seed_ + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
     order_.insert(order_.end(), order.begin(), order.end());
   }
-  order_.resize(static_cast<size_t>(needed));
+  order_.resize(static_cast<size_t>(samples));
 }
 
 const PackedRow& PackedRows::of_sample(int64_t k) const {

@@ -18,13 +18,15 @@ class PackedRows {
   PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing, int64_t capacity,
              int64_t seed, std::optional<int64_t> samples);
 
+  // Makes the order as long as this; earlier samples stay what they are.
+  void request(int64_t samples);
   int64_t samples() const { return static_cast<int64_t>(order_.size()); }
   const PackedRow& of_sample(int64_t k) const;  // throws Error outside [0, samples())
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }  // of an epoch
   double filled() const;  // share of an epoch's tokens that are not padding
 
  private:
-  int64_t capacity_;
+  int64_t capacity_, seed_;
   std::vector<PackedRow> rows_;
   std::vector<int32_t> order_;  // row of each sample
 };

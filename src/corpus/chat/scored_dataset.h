@@ -66,6 +66,7 @@ class ScoredDataset final : public data::Dataset {
   void read(int64_t k, data::Sample& sample) const override;
   void read_filler(data::Sample& sample) const override;
   const PackedRows& rows() const { return rows_; }
+  void request(int64_t samples) { rows_.request(samples); }
 
  private:
   std::shared_ptr<const ScoredStore> store_;

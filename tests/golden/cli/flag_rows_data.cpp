@@ -48,6 +48,7 @@ std::vector<FlagRow> chat_flags() {
                     chats = files + "--task sft ";
   return {
       {"task", "end", "--task sft", files},
+      {"epochs", "batch", "!train-iters --epochs 5", chats},
       {"chat-packing", "loss", "--chat-packing wrapped", chats, "--chat-packing bfd"},
       {"chat-truncation", "loss", "--chat-truncation keep_end", chats,
        "--chat-truncation keep_start"},

@@ -1,4 +1,5 @@
 // `megatron sft` makes a fine-tuned model from chats.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -27,13 +28,18 @@ class Sft : public ::testing::Test {
                       "--log-interval 1 " +
                       more));
   }
-  std::vector<std::string> losses(const std::string& folder) const {
-    std::vector<std::string> all;
+  std::vector<Json> records(const std::string& folder, const std::string& type) const {
+    std::vector<Json> all;
     const std::string text = read_file(place_ / (folder + "/log.jsonl"));
     for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
-      const Json record = Json::parse(std::string_view(text).substr(at, end - at));
-      if (record["type"].as_string() == "step") all.push_back(record["loss"].dump());
+      Json record = Json::parse(std::string_view(text).substr(at, end - at));
+      if (record["type"].as_string() == type) all.push_back(std::move(record));
     }
+    return all;
+  }
+  std::vector<std::string> losses(const std::string& folder) const {
+    std::vector<std::string> all;
+    for (const Json& step : records(folder, "step")) all.push_back(step["loss"].dump());
     return all;
   }
   void refused(const Words& line, const Words& parts) {
@@ -61,6 +67,45 @@ TEST_F(Sft, TrainsAndGoesOnWithTheSameBits) {
   EXPECT_EQ(read_file(place_ / "parts/iter_0000006/model.safetensors"),
             read_file(place_ / "whole/iter_0000006/model.safetensors"));
   EXPECT_TRUE(std::filesystem::exists(place_ / "whole/iter_0000006/chat_template.jinja"));
+}
+
+TEST_F(Sft, EpochsAreTheStepsOfAllRows) {
+  const auto by = [&](const std::string& folder, const std::string& length) {
+    Words line = command(folder);
+    const auto at = std::ranges::find(line, "--train-iters");
+    line.erase(at, at + 2);
+    return with(line, words(length));
+  };
+  const Outcome whole = place_.run(by("whole", "--epochs 2"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const size_t at = whole.err.find("train set: ");
+  ASSERT_NE(at, std::string::npos) << whole.err;
+  const int rows = std::stoi(whole.err.substr(at + 11)), steps = (2 * rows + 3) / 4;
+  EXPECT_NE(whole.err.find("--epochs 2: " + std::to_string(rows) + " rows / 4 a step = "),
+            std::string::npos)
+      << whole.err;
+  const std::vector<std::string> expected = losses("whole");
+  ASSERT_EQ(std::ssize(expected), steps);
+  ASSERT_EQ(place_.run(by("iters", "--train-iters " + std::to_string(steps))).code, 0);
+  EXPECT_EQ(losses("iters"), expected);
+  ASSERT_EQ(place_.run(by("parts", "--epochs 2 --exit-interval 2")).code, 0);
+  ASSERT_EQ(losses("parts").size(), 2u);
+  const Outcome rest = place_.run(by("parts", "--epochs 2"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_NE(rest.err.find("resuming from"), std::string::npos) << rest.err;
+  EXPECT_EQ(losses("parts"), expected);
+  const std::string model = fmt::format("/iter_{:07}/model.safetensors", steps);
+  EXPECT_EQ(read_file(place_ / ("parts" + model)), read_file(place_ / ("whole" + model)));
+  refused(by("out", "--epochs 0"), {"--epochs is 0"});
+  refused(by("out", "--epochs 2 --lr-warmup-iters 99"), {"--lr-warmup-iters is 99", "(--epochs)"});
+  refused(command("out", "--epochs 2"), {"--train-iters 6 and --epochs 2"});
+  refused(with({"plan"}, words("--task sft --epochs 2 --num-layers 2 --hidden-size 32 "
+                               "--num-attention-heads 4 --vocab-size 512 --seq-length 96 "
+                               "--micro-batch-size 2")),
+          {"--epochs 2", "--train-iters"});
+  const Outcome missing = place_.run({"sft", "--epochs", "2"});
+  EXPECT_EQ(missing.err.find("--train-iters INT"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("--lr FLOAT"), std::string::npos) << missing.err;
 }
 
 TEST_F(Sft, FineTunesAModelDirectoryWithValidation) {
@@ -101,7 +146,8 @@ TEST_F(Sft, BadInputIsRefusedBeforeAStep) {
   std::ofstream(place_ / "bad.jsonl")
       << R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
       << "\n"
-      << R"({"messages": [{"role": "user", "content": "a"}]})" << "\n";
+      << R"({"messages": [{"role": "user", "content": "a"}]})"
+      << "\n";
   Words line = command("out");
   std::ranges::replace(line, std::string("chats.jsonl"), std::string("bad.jsonl"));
   refused(line, {"bad.jsonl:2", "assistant"});

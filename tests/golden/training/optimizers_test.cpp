@@ -219,7 +219,7 @@ TEST(Optimizers, SamplesCountLikeIterations) {
     return error_of(given);
   };
   expect_parts(mixed(s, [](auto& o) { o.lr_decay_samples = 8; }),
-               {"--lr-decay-samples cannot be combined with --train-iters", "--lr-decay-iters"});
+               {"--lr-decay-samples needs --train-samples", "--lr-decay-iters"});
   expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters.reset(); }),
                {"WSD needs --lr-wsd-decay-iters"});
   expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters = 5; }),

@@ -49,6 +49,21 @@ TEST(ChatDataset, ARowIsDocumentsApart) {
   EXPECT_THROW(set.read(1, sample), Error);
 }
 
+TEST(ChatDataset, MoreSamplesKeepTheOrderOfEarlierOnes) {
+  ChatDataset set(store_of({3, 4, 5, 6, 7}), all(5), std::nullopt, 8, kPadding, 1, std::nullopt);
+  const ChatDataset longer(store_of({3, 4, 5, 6, 7}), all(5), std::nullopt, 8, kPadding, 1, 12);
+  ASSERT_EQ(set.size(), 5);
+  set.request(12);
+  ASSERT_EQ(set.size(), 12);
+  for (int64_t k = 0; k < 12; ++k) {
+    data::Sample a, b;
+    set.read(k, a);
+    longer.read(k, b);
+    EXPECT_EQ(a.tokens, b.tokens) << k;
+  }
+  EXPECT_EQ(set.rows().rows(), 5);
+}
+
 TEST(ChatDataset, WithoutPackingEachChatIsARow) {
   const ChatDataset set(store_of({3, 12, 1}), {0, 1}, std::nullopt, 8, kPadding, 1, std::nullopt);
   EXPECT_EQ(set.size(), 2);

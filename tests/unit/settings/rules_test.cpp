@@ -63,6 +63,12 @@ const std::vector<Broken> kBroken = {
     {flags, "--moe-use-upcycling --model-config x", "--moe-use-upcycling needs the weights of a"},
     {flags, "--moe-use-upcycling", "--moe-use-upcycling needs a dense model"},
     {flags, "--train-iters 3 --train-samples 7", "--train-iters 3 and --train-samples 7 are both"},
+    {flags, "--task sft --train-iters 3 --epochs 2", "--train-iters 3 and --epochs 2 are both"},
+    {flags, "--epochs 2", "--epochs 2 counts passes over the examples of --task sft, reward"},
+    {flags, "--task sft --epochs 2 --rampup-batch-size 1 1 8",
+     "--epochs 2 needs batches of one size: drop --rampup-batch-size"},
+    {flags, "--task sft --epochs 2 --extend-to-iters 9",
+     "--extend-to-iters 9 extends a number of steps, but --epochs 2 is given"},
     {flags, "--global-batch-size 8 --step-batch-size-schedule 0:4", "--global-batch-size 8 and"},
     {flags, "--rampup-batch-size 1 1 8 --step-batch-size-schedule 0:4",
      "--step-batch-size-schedule cannot be combined with --rampup-batch-size: drop one"},
@@ -92,7 +98,7 @@ const std::vector<Broken> kBroken = {
      "--lr-wsd-decay-iters cannot be combined with --train-samples: the run counts in samples; use "
      "--lr-wsd-decay-samples"},
     {flags, "--lr-decay-samples 5",
-     "--lr-decay-samples cannot be combined with --train-iters: the run counts in iterations; use "
+     "--lr-decay-samples needs --train-samples: otherwise the run counts in iterations; use "
      "--lr-decay-iters"},
     {flags, "--lr-warmup-fraction 0.1 --lr-warmup-iters 5",
      "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both set"},

@@ -144,8 +144,8 @@ TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
   EXPECT_EQ(refusal_of({{"min-lr", "7"}}, s), "");
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-iters", "30"}}, s), {"--lr-warmup-iters is 30", "20"}));
   EXPECT_TRUE(has(refusal_of({{"min-lr", "-1"}}, s), {"--min-lr is -1"}));
-  EXPECT_TRUE(
-      has(refusal_of({{"lr-warmup-samples", "5"}}, s), {"--lr-warmup-samples cannot be combined"}));
+  EXPECT_TRUE(has(refusal_of({{"lr-warmup-samples", "5"}}, s),
+                  {"--lr-warmup-samples needs --train-samples"}));
   EXPECT_TRUE(has(refusal_of({{"lr-decay-style", "WSD"}}, s), {"needs --lr-wsd-decay-iters"}));
   EXPECT_TRUE(has(refusal_of({{"lr-decay-style", "WSD"}, {"lr-wsd-decay-iters", "0"}}, s),
                   {"--lr-wsd-decay-iters is 0; it must be positive"}));

@@ -93,6 +93,25 @@ TEST(Stages, BatchesFollowFromRanks) {
   EXPECT_EQ(told(count_batches(s)), "");
 }
 
+TEST(Stages, EpochsAreStepsOnceTheRowsAreKnown) {
+  settings::TrainSettings s = small_settings();
+  s.data.task = "sft";
+  s.batch.train_iters.reset();
+  s.batch.epochs = 3;
+  s.batch.global_batch_size = 8;
+  EXPECT_EQ(told(count_batches(s)), "");
+  s = count_batches(s).settings;
+  const Settled counted = count_epochs(s, 21);
+  EXPECT_EQ(told(counted),
+            "train-iters 8: --epochs 3: 21 rows / 8 a step = 2.625 steps per epoch\n");
+  EXPECT_EQ(*counted.settings.batch.train_iters, 8);
+  EXPECT_EQ(counted.settings.batch.base_samples(), 64);
+  EXPECT_EQ(*count_epochs(s, 16).settings.batch.train_iters, 6) << "whole steps need no more";
+  EXPECT_EQ(*count_epochs(s, 1).settings.batch.train_iters, 1);
+  EXPECT_THROW(count_epochs(s, int64_t{1} << 40), Error);
+  EXPECT_THROW(settle_planned(s), Error) << "a plan reads no data";
+}
+
 TEST(Stages, APretrainedCheckpointIsLoadedOnce) {
   settings::TrainSettings s = small_settings();
   s.checkpoint.pretrained_checkpoint = "before";
