@@ -40,11 +40,12 @@ void RunSettings::fields(Fields& f) {
   f.add_switch("full-validation", &full_validation, true,
                "each evaluation covers the whole validation split once, instead of --eval-iters");
   f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
-               "evaluate the data sets of --valid-data-path separately, instead of blended; "
-               "needs --full-validation");
+               "evaluate the data sets of --valid-data-path separately, instead of blended (with "
+               "--task sft, reward or classify: the sources of the examples); needs "
+               "--full-validation");
   f.add("validation-set-names", &validation_set_names,
         "names of the validation sets in the log, with --multiple-validation-sets; default their "
-        "prefixes");
+        "prefixes, or the names of the sources");
   f.begin_group("data");
   f.add("dataloader-type", &dataloader_type,
         "order of the training samples: single (as indexed, each once) or cyclic (reshuffled "

@@ -259,7 +259,8 @@ void open_examples(RunPlan& plan) {
                                  .seed = s.runtime.seed,
                                  .wanted = {before[0] != 0, before[1] != 0, before[2] != 0},
                                  .samples = counted,
-                                 .pool = pool},
+                                 .pool = pool,
+                                 .by_source = s.run.multiple_validation_sets},
                                 plan.model, plan.end_tokens);
 }
 

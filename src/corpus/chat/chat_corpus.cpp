@@ -68,13 +68,36 @@ std::vector<int64_t> drawn(int64_t size, const data::SplitShare& share, int64_t 
   return own;
 }
 
-void report_set(data::Split split, const PackedRows& rows, int64_t seq_length,
-                const std::optional<int64_t>& samples) {
-  log::info("{} set: {} rows of {} tokens per epoch, {:.1f}% of them filled{}", data::name(split),
-            rows.rows(), seq_length, 100 * rows.filled(),
+void report_set(data::Split split, const std::string& name, const PackedRows& rows,
+                int64_t seq_length, const std::optional<int64_t>& samples) {
+  const std::string_view plain = data::name(split);
+  log::info("{} set{}: {} rows of {} tokens per epoch, {:.1f}% of them filled{}", plain,
+            name == plain ? "" : " of source " + name, rows.rows(), seq_length, 100 * rows.filled(),
             samples ? fmt::format("; {} samples are {:.2f} epochs", *samples,
                                   static_cast<double>(*samples) / static_cast<double>(rows.rows()))
                     : "");
+}
+
+// Examples of a data set, with its name.
+struct NamedExamples {
+  std::string name;
+  std::vector<int64_t> examples;
+};
+
+// The examples of each source, in the order in which sources occur in the files.
+std::vector<NamedExamples> by_source(const Sources& sources, const std::vector<int64_t>& examples) {
+  constexpr size_t kMostSources = 20;
+  std::vector<NamedExamples> all;
+  for (const std::string& name : sources.names()) all.push_back({name, {}});
+  for (const int64_t example : examples) all[sources.of(example)].examples.push_back(example);
+  std::erase_if(all, [](const NamedExamples& of_source) { return of_source.examples.empty(); });
+  MG_CHECK(
+      all.size() <= kMostSources,
+      "--multiple-validation-sets: the validation set has {} sources ('source' or 'channel' of "
+      "a record, or else its file; the first are '{}' and '{}'), but at most {} are told "
+      "apart; leave the flag out, or give the records fewer sources",
+      all.size(), all[0].name, all[1].name, kMostSources);
+  return all;
 }
 
 // Opens the sets of files of examples. read(paths, label) gives a shared pointer to a store with
@@ -86,15 +109,23 @@ Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
   Corpus corpus;
   const auto wanted = [&](data::Split split) { return files.wanted[static_cast<size_t>(split)]; };
   std::array<std::optional<int64_t>, 3> samples;
-  const auto add = [&](data::Split split, const auto& store, std::vector<int64_t> examples) {
+  const auto add_set = [&](data::Split split, const auto& store, NamedExamples of) {
     const auto at = static_cast<size_t>(split);
-    const auto set = std::make_shared<Set>(store, std::move(examples), packing, files.seq_length,
+    const auto set = std::make_shared<Set>(store, std::move(of.examples), packing, files.seq_length,
                                            padding, files.seed, std::nullopt);
     if (split == data::Split::train) samples = files.samples(set->rows().rows());
     if (samples[at]) set->request(*samples[at]);
-    report_set(split, set->rows(), files.seq_length, samples[at]);
-    corpus.sets[at] = set;
-    if (split == data::Split::valid) corpus.validation.push_back({"valid", set});
+    report_set(split, of.name, set->rows(), files.seq_length, samples[at]);
+    if (corpus.sets[at] == nullptr) corpus.sets[at] = set;
+    if (split == data::Split::valid) corpus.validation.push_back({of.name, set});
+  };
+  const auto add = [&](data::Split split, const auto& store, std::vector<int64_t> examples) {
+    if (split == data::Split::valid && files.by_source) {
+      for (NamedExamples& of : by_source(store->sources, examples))
+        add_set(split, store, std::move(of));
+    } else {
+      add_set(split, store, {std::string(data::name(split)), std::move(examples)});
+    }
   };
   if (settings.data_path.empty()) {
     const std::array<const std::vector<std::string>*, 3> paths = {

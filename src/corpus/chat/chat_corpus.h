@@ -35,6 +35,7 @@ struct ExampleFiles {
   // Numbers of samples as for open_corpus(), given the number of rows of the training set.
   std::function<std::array<std::optional<int64_t>, 3>(int64_t train_rows)> samples;
   ThreadPool& pool;
+  bool by_source = false;  // a validation set for each source (source_of()), named like it
 };
 
 // The data sets of --data-path (--train-data-path, ...), files of examples (chat_reader.h), as

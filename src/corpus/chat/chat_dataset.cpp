@@ -17,7 +17,7 @@ class Storing {
  public:
   Storing(const ChatReading& reading, ChatStore& store) : reading_(reading), store_(store) {}
 
-  void append(ChatTokens& tokens) {
+  void append(ChatTokens& tokens, const std::string& source) {
     if (!reading_.stops.empty() && ends_open(tokens)) ++store_.answers_left_open;
     if (reading_.longest > 0 && std::ssize(tokens.ids) > reading_.longest) {
       ++store_.cut;
@@ -32,6 +32,7 @@ class Storing {
     store_.ids.insert(store_.ids.end(), tokens.ids.begin(), tokens.ids.end());
     store_.weights.insert(store_.weights.end(), tokens.weights.begin(), tokens.weights.end());
     store_.ends.push_back(std::ssize(store_.ids));
+    store_.sources.add(source);
   }
 
  private:
@@ -55,6 +56,7 @@ class Storing {
 struct ReadChat {
   ChatTokens tokens;
   AnswerRule rule = AnswerRule::completion;
+  std::string source;
 };
 
 std::vector<int64_t> lengths_of(const ChatStore& store, const std::vector<int64_t>& chats) {
@@ -72,13 +74,14 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
   Storing storing(reading, store);
   for_each_tokenized<ReadChat>(
       paths, pool, label,
-      [&](const Json& record, std::string place) {
-        const ChatExample example = example_of(record, std::move(place));
-        return ReadChat{tokenizer.tokens(example), tokenizer.rule(example)};
+      [&](const Json& record, const std::string& place) {
+        const ChatExample example = example_of(record, place);
+        return ReadChat{tokenizer.tokens(example), tokenizer.rule(example),
+                        source_of(record, place)};
       },
       [&](ReadChat& chat) {
         if (store.size() + store.dropped == 0) store.rule = chat.rule;
-        storing.append(chat.tokens);
+        storing.append(chat.tokens, chat.source);
       });
   MG_CHECK(store.size() > 0 || store.dropped > 0, "{} has no chats", paths[0]);
   MG_CHECK(store.size() > 0,

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "corpus/chat/chat_tokens.h"
 #include "corpus/chat/packed_rows.h"
+#include "corpus/chat/sources.h"
 #include "data/dataset.h"
 
 namespace megatron::corpus {
@@ -19,6 +20,7 @@ struct ChatStore {
   std::vector<int32_t> ids;
   std::vector<float> weights;
   std::vector<int64_t> ends = {};  // of each chat in the two
+  Sources sources = {};            // of the chats
   int64_t dropped = 0;             // chats whose cut tokens carry no loss
   int64_t cut = 0;                 // chats longer than the limit
   int64_t answers_left_open = 0;   // chats whose last answer ends without a token of `stops`

@@ -272,6 +272,13 @@ TextPair pair_of(const Json& record, std::string place) {
   return pair;
 }
 
+std::string source_of(const Json& record, const std::string& place) {
+  for (const auto* key : {"source", "channel"})
+    if (const Json* source = record.find(key); source != nullptr && source->is_string())
+      if (!source->as_string().empty()) return source->as_string();
+  return place.substr(0, place.rfind(':'));
+}
+
 void read_records(const std::vector<std::string>& paths,
                   const std::function<bool(Json record, std::string place)>& f) {
   for (const std::string& path : paths)

@@ -40,6 +40,9 @@ struct TextPair {
 // same kind, with an optional number "margin".
 TextPair pair_of(const Json& record, std::string place);
 
+// The record's `source`, or else its `channel`, if it is a text; otherwise the file of its place.
+std::string source_of(const Json& record, const std::string& place);
+
 // Calls f with each record of the files, in order, and its place, until it returns false. A path is
 // a file, a directory or a pattern (data/input_list.h) of JSON lines, or of one JSON array per
 // file. Throws Error naming file and line.

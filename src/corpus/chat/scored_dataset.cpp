@@ -21,7 +21,7 @@ struct ReadExample {
   std::vector<Ids> texts;
   int32_t label = 0;
   double margin = 0;
-  std::string place;
+  std::string source, place;
 };
 
 // Cuts texts, finds their scores' places, and appends them.
@@ -42,6 +42,7 @@ class Storing {
       store_.ids.insert(store_.ids.end(), text.begin(), text.end());
       store_.ends.push_back(std::ssize(store_.ids));
     }
+    store_.sources.add(example.source);
     if (store_.texts_per_example == 2) store_.margins.push_back(example.margin);
     else store_.labels.push_back(example.label);
   }
@@ -114,6 +115,7 @@ ScoredStore read_pairs(const std::vector<std::string>& paths, const ChatTokenize
     return ReadExample{.texts = {tokenizer.text_tokens(pair.chosen, true),
                                  tokenizer.text_tokens(pair.rejected, true)},
                        .margin = pair.margin,
+                       .source = source_of(record, place),
                        .place = std::move(place)};
   });
 }
@@ -125,6 +127,7 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
     const ScoredText scored = labelled_of(record, place);
     return ReadExample{.texts = {tokenizer.text_tokens(scored.text, false)},
                        .label = class_of(scored.label, names, place),
+                       .source = source_of(record, place),
                        .place = std::move(place)};
   });
 }

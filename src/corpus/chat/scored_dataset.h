@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "corpus/chat/chat_tokens.h"
 #include "corpus/chat/packed_rows.h"
+#include "corpus/chat/sources.h"
 #include "data/dataset.h"
 
 namespace megatron::corpus {
@@ -23,6 +24,7 @@ struct ScoredStore {
   std::vector<int64_t> scored;  // index in ids of the token of each text that is scored
   std::vector<int32_t> labels;  // of each example without a pair
   std::vector<double> margins;  // of each pair
+  Sources sources = {};         // of the examples
   int64_t cut = 0;              // texts longer than the limit
 
   int64_t size() const { return std::ssize(ends) / texts_per_example; }

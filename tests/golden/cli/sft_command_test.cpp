@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "base/json.h"
 #include "golden/cli/process.h"
@@ -106,6 +107,57 @@ TEST_F(Sft, EpochsAreTheStepsOfAllRows) {
   const Outcome missing = place_.run({"sft", "--epochs", "2"});
   EXPECT_EQ(missing.err.find("--train-iters INT"), std::string::npos) << missing.err;
   EXPECT_NE(missing.err.find("--lr FLOAT"), std::string::npos) << missing.err;
+}
+
+// The loss of each source, the same in every layout; together, that of the whole set.
+TEST_F(Sft, ValidatesEachSource) {
+  const auto record = [](int i, const std::string& source) {
+    return R"({"source": ")" + source + R"(", "messages": [{"role": "user", "content": "next )" +
+           std::to_string(i) + R"("}, {"role": "assistant", "content": ")" +
+           std::string(static_cast<size_t>(1 + i % 7), 'a') + "\"}]}\n";
+  };
+  std::ofstream valid(place_ / "valid.jsonl");
+  for (int i = 0; i < 24; ++i) valid << record(i, i % 3 == 0 ? "math" : "code");
+  valid.close();
+  const auto line = [&](const std::string& folder, const std::string& more) {
+    Words all = command(folder,
+                        "--train-iters 1 --valid-data-path valid.jsonl --eval-interval 1 "
+                        "--full-validation " +
+                            more);
+    std::ranges::replace(all, std::string("--data-path"), std::string("--train-data-path"));
+    return all;
+  };
+  const auto evaluated = [&](const std::string& folder, const std::string& more) {
+    const Outcome r = place_.run(line(folder, more));
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::map<std::string, std::pair<double, double>> sets;  // loss, tokens
+    for (const Json& found : records(folder, "validation"))
+      sets[found["set"].as_string()] = {found["loss"].as_number(), found["tokens"].as_number()};
+    return sets;
+  };
+  const std::string several = "--multiple-validation-sets ";
+  auto all = evaluated("all", ""), parts = evaluated("parts", several);
+  ASSERT_EQ(parts.size(), 2u);
+  const auto [math, math_tokens] = parts["math"];
+  const auto [code, code_tokens] = parts["code"];
+  EXPECT_EQ(math_tokens + code_tokens, all["valid"].second);
+  EXPECT_GT(math_tokens, 0);
+  EXPECT_NE(math, code);
+  EXPECT_NEAR((math * math_tokens + code * code_tokens) / all["valid"].second, all["valid"].first,
+              1e-5);
+  for (const std::string layout :
+       {"--ranks 2", "--pipeline-model-parallel-size 2", "--context-parallel-size 2"}) {
+    auto other = evaluated(layout.substr(2), several + layout);
+    ASSERT_EQ(other.size(), 2u) << layout;
+    for (const auto& [name, of_source] : parts) {
+      EXPECT_NEAR(other[name].first, of_source.first, 1e-5) << layout << name;
+      EXPECT_EQ(other[name].second, of_source.second) << layout << name;
+    }
+  }
+  std::ofstream many(place_ / "valid.jsonl");
+  for (int i = 0; i < 21; ++i) many << record(i, "source" + std::to_string(i));
+  many.close();
+  refused(line("none", several), {"--multiple-validation-sets", "21 sources", "at most 20"});
 }
 
 TEST_F(Sft, FineTunesAModelDirectoryWithValidation) {

@@ -68,6 +68,16 @@ TEST(ChatReader, PromptsAndCompletions) {
   EXPECT_EQ(messages.prompt_messages, 1u);
 }
 
+TEST(ChatReader, ASourceIsNamedOrTheFile) {
+  const auto source = [](const char* text) {
+    return source_of(Json::parse(text, "record"), "a:b/chats.jsonl:12");
+  };
+  EXPECT_EQ(source(R"({"source": "math", "channel": "final"})"), "math");
+  EXPECT_EQ(source(R"({"source": 3, "channel": "final"})"), "final");
+  for (const auto* none : {"{}", R"({"source": null})", R"({"source": ""})"})
+    EXPECT_EQ(source(none), "a:b/chats.jsonl") << none;
+}
+
 TEST(ChatReader, BadRecordsAreRefused) {
   const auto refused = [](const std::string& json, const std::vector<std::string>& parts) {
     const std::string error = error_of(json);
