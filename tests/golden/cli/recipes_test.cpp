@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "golden/cli/process.h"
 #include "models/model.h"
+#include "post_training/tasks.h"
 #include "settings/settings.h"
 #include "text.h"
 #include "training/plan/make_plan.h"
@@ -97,7 +98,8 @@ TEST_P(Recipes, HaveThePublishedTensorsAndFit) {
   const settings::TrainSettings s = settings_of({"--recipe", GetParam()});
   // Usable gigabytes of either GPU with 80 GB.
   constexpr double kGpu = 79;
-  const plan::Plan plan = training::make_plan(s, {.samples = false, .device_memory = kGpu});
+  const plan::Plan plan = training::make_plan(
+      s, {.task = post_training::make_task(s.data), .samples = false, .device_memory = kGpu});
   EXPECT_EQ(static_cast<double>(plan.parameter_count()), stated(GetParam(), "Parameters"));
   if (s.run.model_config) {
     const models::Model model = model_named(*s.run.model_config);
