@@ -307,10 +307,10 @@ int evaluate(const Arguments& arguments) {
       s.max_length = tasks.max_length();
       training::begin_on_device(s.runtime);
       s.runtime.join(processes);
-      if (compared && !tasks.is_asked() && !scores)
-        return run_comparison(s, *compared, json, processes);
       if (against_engine)
         return run_against_engine(s, fields, tasks.checked_engine(), json, processes);
+      if (compared && !tasks.is_asked() && !scores)
+        return run_comparison(s, *compared, json, processes);
       if (scores) return run_scores(s, fields, tasks.checked_engine(), json, processes);
       return tasks.is_asked() ? tasks.run(s, json, processes) : run_evaluation(s, json, processes);
     });

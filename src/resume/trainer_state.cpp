@@ -226,6 +226,8 @@ struct SampleOrder {
     data.data_cache_path = plain.data_cache_path;
     data.mmap_bin_files = plain.mmap_bin_files;
     data.builder_threads = plain.builder_threads;
+    data.center_rewards_coefficient = plain.center_rewards_coefficient;
+    data.labels = plain.labels;
   }
 
   Fields fields() {

@@ -14,6 +14,8 @@
 
 namespace megatron::selftest {
 
+enum class MatrixTask { next_tokens, objective, rewards };
+
 // A layout of up to 16 ranks. The matrix covers tensor parallel 1, 2 and 4, divided tokens, 1 to 4
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
@@ -22,8 +24,6 @@ namespace megatron::selftest {
 // its rows that every value is in one of each. The last row is not part of the set: TP 4 with SP
 // and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at
 // different parameters.
-enum class MatrixTask { next_tokens, objective, rewards };
-
 struct MatrixRow {
   int number = 0;
   size_t model = 0;           // index: an untied Llama, a tied GPT-2, a Llama with experts

@@ -67,15 +67,16 @@ void pack(corpus::HostBatch& batch, int64_t vocabulary) {
   }
 }
 
-// Scores at four tokens of each sequence, which are two pairs with margins.
+// Scores at two tokens of every second sequence, a pair with a margin, and at four of the others.
 void mark_pairs(corpus::HostBatch& batch) {
   std::ranges::fill(batch.loss_mask, 0.0f);
   std::ranges::fill(batch.labels, 0);
   batch.targets.assign(batch.tokens.size(), 0);
   const int64_t length = batch.layout.length;
   for (int64_t i = 0; i < batch.layout.sequences; ++i) {
-    const int64_t shift = batch.sample_ids[static_cast<size_t>(i)] % (length / 4);
-    for (int64_t part = 0; part < 4; ++part) {
+    const int64_t sample = batch.sample_ids[static_cast<size_t>(i)], shift = sample % (length / 4),
+                  scored = sample % 2 == 0 ? 2 : 4;
+    for (int64_t part = 0; part < scored; ++part) {
       const auto at = static_cast<size_t>(i * length + part * (length / 4) + shift);
       batch.loss_mask[at] = 1;
       if (part % 2 == 0) batch.targets[at] = 0.1 * static_cast<double>(shift);

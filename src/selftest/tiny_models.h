@@ -28,8 +28,8 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
 
 // Sequences [first, first + sequences) of an endless stream of random tokens; about one label in
 // five is not counted. packed: each sequence has documents of random lengths, most of them short,
-// with positions and attention that begin again. Sequences of a model with one score have two pairs
-// of scored tokens.
+// with positions and attention that begin again. Sequences of a model with one score have one or
+// two pairs of scored tokens.
 corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
                                int64_t length, bool packed = false);
 

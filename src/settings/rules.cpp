@@ -136,6 +136,20 @@ const std::vector<Rule> kRules = {
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
      "--{flag} {value} has no effect without --task sft, reward or classify: add it, or leave "
      "--{flag} out"},
+    {flags, "no-calculate-per-token-loss", "task=reward",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
+     "reward is a mean over pairs: leave it out"},
+    {flags, "no-calculate-per-token-loss", "task=classify",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
+     "classify is a mean over texts: leave it out"},
+    {flags, "sample-interval", "task=reward",
+     "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
+    {flags, "sample-interval", "task=classify",
+     "--sample-interval generates texts, which a model of --task classify cannot: leave it out"},
+    {flags, "moe-use-upcycling", "task=reward",
+     "--moe-use-upcycling makes a language model; train it first, then give it to --task reward"},
+    {flags, "moe-use-upcycling", "task=classify",
+     "--moe-use-upcycling makes a language model; train it first, then give it to --task classify"},
     {flags, "labels", "!task=classify",
      "--labels names classes, which only --task classify has: add it, or leave --labels out"},
     {flags, "center-rewards-coefficient", "!task=reward",

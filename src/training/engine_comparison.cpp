@@ -56,7 +56,7 @@ void compare(const std::vector<double>& training, const std::vector<double>& eng
     if (training[t] == engine[t]) continue;
     ++way.different;
     const double difference = std::abs(training[t] - engine[t]);
-    // A NaN on one side counts as infinite.
+    // A NaN counts as infinite.
     way.largest = std::max(way.largest, std::isnan(difference) ? INFINITY : difference);
   }
 }

@@ -132,7 +132,7 @@ void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory) {
 void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
   for (const parallel::Shard& shard : model_.step.shards()) {
     const std::string& name = shard.placed->placement.tensors.at(0).name;
-    if (name == plan_.whole.table || name == plan_.whole.head)
+    if (has_a_row_per_token(plan_.whole, name))
       parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
   }
   if (!lead()) return;
@@ -140,7 +140,10 @@ void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
       "the vocabulary of '{}' grows from {} to {} tokens: the new rows of {}{} are initialized as "
       "in a new model with --seed {}",
       directory.path(), plan_.stored_tokens, plan_.model->vocab_size(), plan_.whole.table,
-      plan_.whole.head.empty() ? "" : " and " + plan_.whole.head, s_.runtime.seed);
+      plan_.whole.head.empty() || !has_a_row_per_token(plan_.whole, plan_.whole.head)
+          ? ""
+          : " and " + plan_.whole.head,
+      s_.runtime.seed);
 }
 
 TrainResult RankRun::loop() {

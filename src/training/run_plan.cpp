@@ -128,8 +128,11 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
     Json original = source.config;
     if (plan.model->score_labels() > 0)
       for (const auto* key :
-           {"architectures", "id2label", "label2id", "problem_type", "pad_token_id"})
-        if (const Json* value = config.find(key)) original.set(key, *value);
+           {"architectures", "id2label", "label2id", "problem_type", "pad_token_id"}) {
+        const Json* value = config.find(key);
+        if (value != nullptr) original.set(key, *value);
+        else if (original.contains(key)) original.set(key, Json());
+      }
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
     config = std::move(original);
   } else if (plan.vocabulary.tokenizer != nullptr) {

@@ -48,6 +48,10 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
   return held;
 }
 
+bool has_a_row_per_token(const WholeModel& whole, const std::string& tensor) {
+  return tensor == whole.table || (tensor == whole.head && whole.model->score_labels() == 0);
+}
+
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory) {
   const StoredNames names(whole, directory);
@@ -74,7 +78,7 @@ class StoredTensors {
     });
     std::erase_if(whole_, [&](const auto& tensor) { return is_absent(tensor.name); });
     const auto is_smaller = [&](const std::string& name) {
-      return options.stored_tokens > 0 && (name == whole.table || name == whole.head);
+      return options.stored_tokens > 0 && has_a_row_per_token(whole, name);
     };
     placements_.reserve(held_.size());  // held tensors point into it
     for (checkpoint::HeldTensor& tensor : held_) {

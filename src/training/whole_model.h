@@ -22,6 +22,9 @@ struct WholeModel {
   models::Model model;
 };
 
+// True for the embedding and the output layer of a language model.
+bool has_a_row_per_token(const WholeModel& whole, const std::string& tensor);
+
 // optimizer: null for weights only. freeze: patterns of parameters for which it has no state.
 WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer = nullptr,

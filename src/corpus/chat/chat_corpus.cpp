@@ -183,6 +183,9 @@ void report_scored(const ScoredStore& store, const std::string& path, const Exam
     log::warning("{} texts are cut, because {} than --seq-length {} (--chat-truncation {})",
                  store.cut, pairs ? "their pairs are longer" : "they are longer", files.seq_length,
                  files.settings.chat_truncation);
+  if (store.dropped > 0)
+    log::warning("{} pairs are left out, because their texts are equal after they are cut",
+                 store.dropped);
 }
 
 }  // namespace
@@ -278,11 +281,15 @@ std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& 
 std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task,
                                                          const Json& record,
                                                          const std::string& place,
-                                                         const ChatTokenizer& tokenizer) {
+                                                         const ChatTokenizer& tokenizer,
+                                                         int64_t padding) {
   const auto scored = [&](const ChatExample& example, bool ends) {
     ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
     tokens.weights.resize(tokens.ids.size());
-    if (!tokens.weights.empty()) tokens.weights.back() = 1;
+    const auto last = std::find_if(tokens.ids.rbegin(), tokens.ids.rend(),
+                                   [padding](int32_t id) { return id != padding; });
+    if (last != tokens.ids.rend())
+      tokens.weights[static_cast<size_t>(tokens.ids.rend() - last) - 1] = 1;
     return tokens;
   };
   if (task == "reward") {
@@ -304,7 +311,8 @@ std::string shown_examples(const settings::DataSettings& settings, const Vocabul
   const ChatSource source(settings, vocabulary);
   std::string text;
   read_records(example_paths(settings), [&](const Json& record, const std::string& place) {
-    for (auto& [heading, tokens] : texts_of(settings.task, record, place, source.tokenizer())) {
+    for (auto& [heading, tokens] : texts_of(settings.task, record, place, source.tokenizer(),
+                                            vocabulary.pad.value_or(vocabulary.eod))) {
       const auto whole = std::ssize(tokens.ids);
       if (settings.task == "sft") {
         truncate(tokens, seq_length, settings.chat_truncation == "keep_start");

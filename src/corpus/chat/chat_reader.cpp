@@ -19,6 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kElement = ", element ";  // in the places of an array's records
+
 constexpr std::array kRoles = {"system", "developer", "user",   "assistant",
                                "tool",   "function",  "ipython"};
 // ShareGPT's names.
@@ -38,7 +40,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kSpeakers
 class Record {
  public:
   Record(const Json& json, const std::string& place) : json_(json), place_(place) {
-    MG_CHECK(json.is_object(), "{}: a conversation is a JSON object, but this is {}", place,
+    MG_CHECK(json.is_object(), "{}: a record is a JSON object, but this is {}", place,
              shortened(json));
   }
 
@@ -173,7 +175,7 @@ bool read_array(const std::string& path, const std::string& text,
                 const std::function<bool(Json record, std::string place)>& f) {
   Json all = Json::parse(text, path);
   for (size_t i = 0; i < all.as_array().size(); ++i)
-    if (!f(std::move(all.as_array()[i]), fmt::format("{}, element {}", path, i))) return false;
+    if (!f(std::move(all.as_array()[i]), fmt::format("{}{}{}", path, kElement, i))) return false;
   return true;
 }
 
@@ -276,7 +278,8 @@ std::string source_of(const Json& record, const std::string& place) {
   for (const auto* key : {"source", "channel"})
     if (const Json* source = record.find(key); source != nullptr && source->is_string())
       if (!source->as_string().empty()) return source->as_string();
-  return place.substr(0, place.rfind(':'));
+  const size_t element = place.rfind(kElement);  // of an array, or else a line
+  return place.substr(0, element != place.npos ? element : place.rfind(':'));
 }
 
 void read_records(const std::vector<std::string>& paths,

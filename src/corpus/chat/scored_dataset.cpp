@@ -15,8 +15,6 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-constexpr int64_t kMostClasses = 1'000'000;
-
 struct ReadExample {
   std::vector<Ids> texts;
   int32_t label = 0;
@@ -30,9 +28,15 @@ class Storing {
   Storing(const ScoredReading& reading, ScoredStore& store) : reading_(reading), store_(store) {}
 
   void append(ReadExample& example) {
-    MG_CHECK(example.texts.size() < 2 || example.texts[0] != example.texts[1],
-             "{}: 'chosen' and 'rejected' have the same tokens", example.place);
+    const auto are_equal = [&] {
+      return example.texts.size() == 2 && example.texts[0] == example.texts[1];
+    };
+    MG_CHECK(!are_equal(), "{}: 'chosen' and 'rejected' have the same tokens", example.place);
     cut(example.texts);
+    if (are_equal()) {
+      ++store_.dropped;
+      return;
+    }
     for (const Ids& text : example.texts) {
       const auto last = std::find_if(text.rbegin(), text.rend(),
                                      [this](int32_t id) { return id != reading_.padding; });
@@ -54,15 +58,21 @@ class Storing {
     for (const Ids& text : texts) total += text.size();
     const auto capacity = static_cast<size_t>(reading_.capacity);
     if (total <= capacity) return;
-    const size_t share = capacity / texts.size(),
-                 shortest = std::ranges::min(texts, {}, &Ids::size).size(),
-                 longest = texts.size() == 1 ? capacity : capacity - std::min(shortest, share);
-    for (Ids& text : texts) {
-      if (text.size() <= longest) continue;
+    MG_ASSERT(capacity >= texts.size());
+    const size_t share = capacity / texts.size();
+    std::vector<size_t> longest(texts.size(), share);
+    if (texts.size() == 2) {
+      const size_t shorter = texts[1].size() < texts[0].size() ? 1 : 0;
+      longest[shorter] = std::min(texts[shorter].size(), share);
+      longest[1 - shorter] = capacity - longest[shorter];
+    }
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Ids& text = texts[i];
+      if (text.size() <= longest[i]) continue;
       ++store_.cut;
       ChatTokens tokens{.ids = std::move(text), .weights = {}};
       tokens.weights.resize(tokens.ids.size());
-      truncate(tokens, static_cast<int64_t>(longest), reading_.keep_start);
+      truncate(tokens, static_cast<int64_t>(longest[i]), reading_.keep_start);
       text = std::move(tokens.ids);
     }
   }
@@ -74,10 +84,16 @@ class Storing {
 ScoredStore read(const std::vector<std::string>& paths, const ScoredReading& reading,
                  int64_t texts_per_example, ThreadPool& pool, const std::string& label,
                  const std::function<ReadExample(const Json&, std::string)>& tokenize) {
+  MG_CHECK(reading.capacity >= texts_per_example,
+           "--seq-length is {}; a pair of texts needs at least 2 tokens", reading.capacity);
   ScoredStore store{.texts_per_example = texts_per_example};
   Storing storing(reading, store);
   for_each_tokenized<ReadExample>(paths, pool, label, tokenize,
                                   [&](ReadExample& example) { storing.append(example); });
+  MG_CHECK(store.dropped == 0 || store.size() > 0,
+           "none of the pairs of {} has two different texts when it is cut to {} tokens "
+           "(--seq-length): raise it, or use --chat-truncation keep_end",
+           paths[0], reading.capacity);
   MG_CHECK(store.size() > 0, "{} has no {}", paths[0],
            texts_per_example == 2 ? "pairs of texts" : "texts");
   return store;
@@ -134,19 +150,22 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
 
 std::vector<std::string> label_names_in(const std::vector<std::string>& paths) {
   std::set<std::string> names;
-  int64_t largest = -1;
+  std::set<int64_t> indices;
   read_records(paths, [&](const Json& record, const std::string& place) {
     const Json label = labelled_of(record, place).label;
-    if (label.is_integer()) largest = std::max(largest, label.as_integer());
+    if (label.is_integer()) indices.insert(label.as_integer());
     else names.insert(label.as_string());
-    MG_CHECK(names.empty() || largest < 0,
+    MG_CHECK(names.empty() || indices.empty(),
              "{}: label {} is {}, but others are not: use names or indices for all", place,
              label.dump(), label.is_integer() ? "an index" : "a name");
-    MG_CHECK(largest < kMostClasses, "{}: label {} is above the limit of {}", place, largest,
-             kMostClasses - 1);
     return true;
   });
   std::vector<std::string> all(names.begin(), names.end());
+  const int64_t largest = indices.empty() ? -1 : *indices.rbegin();
+  MG_CHECK(largest < 2 * std::ssize(indices),
+           "{} has the label {}, but only {} different ones: classes are numbered 0, 1, ...; give "
+           "their names with --labels if most have no text",
+           paths[0], largest, indices.size());
   for (int64_t i = 0; i <= largest; ++i) all.push_back(fmt::format("LABEL_{}", i));
   MG_CHECK(all.size() > 1, "{} has labels of {} class{}, but a classifier needs at least two",
            paths[0], all.size(), all.size() == 1 ? "" : "es");

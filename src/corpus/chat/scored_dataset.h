@@ -26,6 +26,7 @@ struct ScoredStore {
   std::vector<double> margins;  // of each pair
   Sources sources = {};         // of the examples
   int64_t cut = 0;              // texts longer than the limit
+  int64_t dropped = 0;          // pairs whose texts are equal after they are cut
 
   int64_t size() const { return std::ssize(ends) / texts_per_example; }
   int64_t begin(int64_t text) const { return text == 0 ? 0 : ends[static_cast<size_t>(text - 1)]; }

@@ -142,7 +142,6 @@ int64_t DecoderDefinition::context_class(int64_t length) const {
   return -changes;
 }
 
-// Surplus layers are dropped at the end; additional layers repeat those from the first on.
 // As in transformers' classes for sequence classification: no factor or cap of logits.
 void set_score_head(DecoderValue& value, const ScoreHead& head) {
   value.score_label_names = head.label_names;
@@ -154,6 +153,7 @@ void set_score_head(DecoderValue& value, const ScoreHead& head) {
   value.logits_soft_cap = 0;
 }
 
+// Surplus layers are dropped at the end; additional layers repeat those from the first on.
 Model DecoderDefinition::with(const ModelChanges& changes) const {
   DecoderValue other = v_;
   if (changes.num_layers) {

@@ -349,11 +349,11 @@ void read_score_head(const Json& j, DecoderValue& value) {
 }
 
 void write_score_head(const DecoderValue& value, Json& j) {
-  Json names = Json::Object{}, numbers = Json::Object{};
+  Json::Object names, numbers;
   for (int64_t i = 0; i < value.score_labels; ++i) {
     const std::string& label = value.score_label_names[static_cast<size_t>(i)];
-    names.set(std::to_string(i), label);
-    numbers.set(label, i);
+    names.emplace_back(std::to_string(i), label);
+    numbers.emplace_back(label, i);
   }
   j.set("id2label", std::move(names));
   j.set("label2id", std::move(numbers));

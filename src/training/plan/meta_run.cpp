@@ -50,11 +50,13 @@ class EmptySamples final : public data::Dataset {
 bool confined(const settings::TrainSettings& s) { return s.data.confines_attention(); }
 
 // A micro-batch without its tokens: on meta only the first one is read.
-corpus::HostBatch empty_batch(const settings::TrainSettings& s, const parallel::Ranks& ranks) {
+corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Model& model,
+                              const parallel::Ranks& ranks) {
   return {.layout = ranks.tokens(*s.batch.micro_batch_size, *s.batch.seq_length),
           .tokens = {0},
           .positions = {0},
           .labels = {0},
+          .targets = std::vector<double>(model->score_labels() == 1 ? 1 : 0),
           .loss_mask = {1},
           .sample_ids = {0},
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
@@ -125,7 +127,7 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
       trained_(model, s.precision.type(), 0, planned_layout(s, model, expert_load), *observed_,
                runtime_, step_options(s, model, task)),
-      batch_(empty_batch(s, trained_.ranks)) {
+      batch_(empty_batch(s, model, trained_.ranks)) {
   s.runtime.limit_kernels(runtime_.stream());
   trained_.step.begin(s.optimizer.config);
 }

@@ -134,6 +134,26 @@ TEST_F(ScoredFiles, LongTextsAreCutAndShortOnesStayWhole) {
   EXPECT_FALSE(text_of(pairs(pair, 12, false), 0).starts_with("0"));
 }
 
+TEST_F(ScoredFiles, APairNeverExceedsItsRow) {
+  for (int64_t capacity = 2; capacity < 12; ++capacity) {
+    for (const char* rejected : {"q", "rstu", "vwxyzvwxyz"}) {
+      const ScoredStore store = pairs(
+          R"({"chosen": "0123456789", "rejected": ")" + std::string(rejected) + "\"}", capacity);
+      EXPECT_LE(store.length(0), capacity) << rejected;
+      EXPECT_GE(store.length(0), std::min<int64_t>(capacity, 10)) << rejected;
+    }
+  }
+}
+
+TEST_F(ScoredFiles, PairsThatAreEqualWhenCutAreLeftOut) {
+  const std::string text = R"({"prompt": "same same same", "chosen": "a", "rejected": "b"})"
+                           "\n"
+                           R"({"chosen": "a", "rejected": "b"})";
+  EXPECT_EQ(pairs(text, 8).dropped, 1);
+  EXPECT_EQ(pairs(text, 8).size(), 1);
+  EXPECT_EQ(pairs(text, 8, false).dropped, 0);
+}
+
 TEST_F(ScoredFiles, LabelsAreNamesOrIndices) {
   const std::vector<std::string> names = {"no", "yes"};
   const ScoredStore store =
@@ -161,6 +181,8 @@ TEST_F(ScoredFiles, BadRecordsAreNamed) {
   says([&] { label_names_in(file(R"([{"text": "a", "label": 1}, {"text": "b", "label": "x"}])")); },
        "use names or indices for all");
   says([&] { label_names_in(file(R"({"text": "a", "label": "x"})")); }, "at least two");
+  says([&] { label_names_in(file(R"({"text": "a", "label": 999999})")); }, "the label 999999");
+  says([&] { pairs(R"({"chosen": "a", "rejected": "b"})", 1); }, "--seq-length is 1");
 }
 
 }  // namespace
