@@ -1,0 +1,138 @@
+// The fine-tuning commands teach small models functions of a text that no count of its words gives,
+// measured on examples that were held out.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+class FineTuningTeaches : public ::testing::Test {
+ protected:
+  size_t below(size_t n) { return random_() % n; }
+
+  // Six to ten words with "red" before "blue".
+  Words red_before_blue() {
+    static const Words kOthers = words("cat dog sun sky map key box cup hat pen");
+    Words text;
+    for (size_t n = 6 + below(5); text.size() < n;) text.push_back(kOthers[below(kOthers.size())]);
+    const size_t second = 1 + below(text.size() - 1), first = below(second);
+    text[first] = "red";
+    text[second] = "blue";
+    return text;
+  }
+  static Words exchanged(Words text) {
+    for (std::string& word : text) word = word == "red" ? "blue" : word == "blue" ? "red" : word;
+    return text;
+  }
+  static std::string joined(const Words& text) {
+    std::string all;
+    for (const std::string& word : text) all += (all.empty() ? "" : " ") + word;
+    return all;
+  }
+
+  Words command(const std::string& name, const std::string& more) const {
+    return with({name, "--tokenizer-model", vectors("post_training/sft/chatml")},
+                words("--seq-length 256 --micro-batch-size 4 --global-batch-size 4 --threads 2 "
+                      "--lr-decay-style cosine --eval-iters 20 " +
+                      more));
+  }
+  static std::string small(const std::string& more) {
+    return "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 "
+           "--normalization RMSNorm --swiglu --disable-bias-linear --hidden-dropout 0 "
+           "--attention-dropout 0 --untie-embeddings-and-output-weights "
+           "--position-embedding-type rope " +
+           more;
+  }
+  void succeed(const Words& line) const {
+    const Outcome r = place_.run(line);
+    ASSERT_EQ(r.code, 0) << r.out << r.err;
+  }
+  // Accuracy of the last validation in the log.
+  double validated(const std::string& folder) const {
+    double accuracy = -1;
+    std::ifstream log(place_ / (folder + "/log.jsonl"));
+    for (std::string line; std::getline(log, line);) {
+      const Json record = Json::parse(line);
+      if (record["type"].as_string() == "validation") accuracy = record["accuracy"].as_number();
+    }
+    return accuracy;
+  }
+  double evaluated(const std::string& folder, const std::string& key) const {
+    const Outcome r = place_.run({"eval", "--load", folder, "--input", "held.jsonl", "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out)[key].as_number();
+  }
+
+  Workplace place_;
+  std::mt19937 random_{7};
+};
+
+// The label is the order of two words. Each text is there in both orders, so a classifier that only
+// counts words gives one of the two the wrong label, and is right for half of the texts.
+TEST_F(FineTuningTeaches, AClassifierTheOrderOfWords) {
+  std::map<Words, std::array<int, 2>> bags;  // held-out texts of each label by their sorted words
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl");
+    for (int i = 0; i < 2000; ++i) {
+      const Words text = red_before_blue();
+      for (const Words& one : {text, exchanged(text)}) {
+        const bool forward = one == text;
+        (i < 200 ? held : train) << Json(Json::Object{{"text", joined(one)},
+                                                      {"label", forward ? "forward" : "backward"}})
+                                        .dump()
+                                 << "\n";
+        Words bag = one;
+        std::ranges::sort(bag);
+        if (i < 200) ++bags[bag][forward ? 1 : 0];
+      }
+    }
+  }
+  int best = 0;  // held-out texts that the best function of the bag of words labels rightly
+  for (const auto& [bag, counts] : bags) best += std::max(counts[0], counts[1]);
+  EXPECT_EQ(best, 200);
+  succeed(command("classify", small("--train-data-path train.jsonl --valid-data-path held.jsonl "
+                                    "--train-iters 400 --lr 3e-3 --lr-warmup-iters 20 "
+                                    "--eval-interval 400 --save run")));
+  const double accuracy = evaluated("run", "accuracy");
+  EXPECT_GE(accuracy, 0.95);
+  EXPECT_NEAR(validated("run"), accuracy, 0.01);
+}
+
+// Which of two answers is preferred depends on the order of two words in the prompt. Each prompt is
+// there in both orders, so a score of the answer alone is right for half of the pairs.
+TEST_F(FineTuningTeaches, ARewardModelWhichAnswerFitsThePrompt) {
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl");
+    for (int i = 0; i < 2000; ++i) {
+      const Words text = red_before_blue();
+      for (const Words& one : {text, exchanged(text)}) {
+        const bool forward = one == text;
+        (i < 200 ? held : train) << Json(Json::Object{{"prompt", joined(one)},
+                                                      {"chosen", forward ? " yes" : " no"},
+                                                      {"rejected", forward ? " no" : " yes"}})
+                                        .dump()
+                                 << "\n";
+      }
+    }
+  }
+  const std::string data =
+      small("--train-data-path train.jsonl --valid-data-path held.jsonl --eval-interval 400 ");
+  succeed(command("reward", data + "--train-iters 1 --lr 1e-9 --save untrained"));
+  EXPECT_NEAR(evaluated("untrained", "accuracy"), 0.5, 0.1);
+  succeed(command("reward", data + "--train-iters 400 --lr 3e-3 --lr-warmup-iters 20 --save run"));
+  const double accuracy = evaluated("run", "accuracy");
+  EXPECT_GT(accuracy, 0.95);
+  EXPECT_NEAR(validated("run"), accuracy, 0.01);
+}
+
+}  // namespace
+}  // namespace megatron::testing
