@@ -133,7 +133,9 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
         if (value != nullptr) original.set(key, *value);
         else if (original.contains(key)) original.set(key, Json());
       }
-    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
+    const Json* const stored = config.find("torch_dtype");  // as transformers before version 5
+    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype",
+                 stored != nullptr ? *stored : config["dtype"]);
     config = std::move(original);
   } else if (plan.vocabulary.tokenizer != nullptr) {
     const tokenizers::Tokenizer& t = *plan.vocabulary.tokenizer;

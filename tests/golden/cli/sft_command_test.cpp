@@ -53,6 +53,21 @@ class Sft : public ::testing::Test {
   Workplace place_;
 };
 
+// The config.json of transformers before version 5 names the stored type torch_dtype.
+TEST_F(Sft, ADirectoryOfOlderTransformersKeepsItsForm) {
+  const Outcome base = place_.run(words(
+      "train --mock-data --recipe twins/llama3.1_8b_sft_8xh100 --save base --tokenizer-model " +
+      vectors("post_training/sft/chatml")));
+  ASSERT_EQ(base.code, 0) << base.err;
+  const Json config = Json::read(place_ / "base/iter_0000003/config.json");
+  ASSERT_EQ(config["torch_dtype"].as_string(), "bfloat16");
+  const Outcome tuned = place_.run(
+      words("sft --recipe llama3.1_8b_sft_8xh100 --model base/iter_0000003 --data-path chats.jsonl "
+            "--seq-length 96 --train-iters 2 --lr-warmup-iters 1 --device cpu --save tuned"));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_EQ(Json::read(place_ / "tuned/iter_0000002/config.json"), config);
+}
+
 TEST_F(Sft, TrainsAndGoesOnWithTheSameBits) {
   const Outcome whole = place_.run(command("whole"));
   ASSERT_EQ(whole.code, 0) << whole.err;
