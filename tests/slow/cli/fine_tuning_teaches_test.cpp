@@ -1,15 +1,18 @@
 // The fine-tuning commands teach small models functions of a text that no count of its words gives,
 // measured on examples that were held out.
 #include <gtest/gtest.h>
+#include <httplib.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "base/json.h"
 #include "golden/cli/process.h"
+#include "golden/cli/served_run.h"
 #include "golden/selftest/support.h"
 
 namespace megatron::testing {
@@ -132,6 +135,81 @@ TEST_F(FineTuningTeaches, ARewardModelWhichAnswerFitsThePrompt) {
   const double accuracy = evaluated("run", "accuracy");
   EXPECT_GT(accuracy, 0.95);
   EXPECT_NEAR(validated("run"), accuracy, 0.01);
+}
+
+// The answer has another letter in place of each of the prompt, from the last to the first. Each
+// letter is a token.
+TEST_F(FineTuningTeaches, AModelToAnswer) {
+  constexpr std::string_view kAsked = "bdfgjkqz", kAnswered = "kzjbqfgd";
+  constexpr size_t kHeld = 64;
+  Words questions, answers;
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl"),
+        prompts(place_ / "prompts.jsonl");
+    std::set<std::array<size_t, 4>> seen;
+    while (seen.size() < 3000) {
+      std::array<size_t, 4> chosen{};
+      for (size_t& letter : chosen) letter = below(kAsked.size());
+      if (!seen.insert(chosen).second) continue;
+      std::string question, answer;
+      for (const size_t letter : chosen) {
+        question += kAsked[letter];
+        answer.insert(answer.begin(), kAnswered[letter]);
+      }
+      const bool is_held = seen.size() <= kHeld;
+      (is_held ? held : train)
+          << Json(Json::Object{
+                      {"messages",
+                       Json::Array{Json::Object{{"role", "user"}, {"content", question}},
+                                   Json::Object{{"role", "assistant"}, {"content", answer}}}}})
+                 .dump()
+          << "\n";
+      if (!is_held) continue;
+      questions.push_back(question);
+      answers.push_back(answer);
+      prompts << Json(Json::Object{{"prompt",
+                                    "<|im_start|>system\nYou answer in one line.<|im_end|>\n"
+                                    "<|im_start|>user\n" +
+                                        questions.back() + "<|im_end|>\n<|im_start|>assistant\n"}})
+                     .dump()
+              << "\n";
+    }
+  }
+  const auto exact = [&](const std::string& model) {
+    const std::string output = model + ".jsonl";
+    succeed({"generate", "--load", model, "--prompt-file", "prompts.jsonl", "--max-tokens", "24",
+             "--temperature", "0", "--output", output});
+    std::ifstream lines(place_ / output);
+    size_t count = 0, number = 0;
+    for (std::string line; std::getline(lines, line); ++number)
+      count += Json::parse(line)["text"].as_string() == answers.at(number) ? 1 : 0;
+    EXPECT_EQ(number, kHeld);
+    return count;
+  };
+  succeed(command("train", small("--mock-data --position-embedding-type learned_absolute "
+                                 "--eval-interval 100 --train-iters 1 --lr 1e-9 --save base")));
+  EXPECT_EQ(exact("base"), 0u);
+  succeed(command("sft",
+                  "--model base/iter_0000001 --train-data-path train.jsonl --train-iters 1000 "
+                  "--lr 3e-3 --lr-warmup-iters 20 --valid-data-path held.jsonl "
+                  "--eval-interval 1000 --save run"));
+  EXPECT_EQ(exact("run"), kHeld);
+
+  Background server = place_.start(words("serve --load run --port 0 --threads 1"));
+  const int port = served_port(place_, server);
+  ASSERT_GT(port, 0) << server.wait().err;
+  httplib::Client client("127.0.0.1", port);
+  const Json body = Json::Object{
+      {"model", "run"},
+      {"temperature", 0},
+      {"messages", Json::Array{Json::Object{{"role", "user"}, {"content", questions[0]}}}}};
+  const httplib::Result result =
+      client.Post("/v1/chat/completions", body.dump(), "application/json");
+  ASSERT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
+  EXPECT_EQ(Json::parse(result->body)["choices"].as_array()[0]["message"]["content"].as_string(),
+            answers[0]);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
 }
 
 }  // namespace
