@@ -6,9 +6,12 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/tolerances.h"
+#include "corpus/chat/scored_dataset.h"
+#include "corpus/corpus.h"
 #include "models/stage.h"
 #include "post_training/reward.h"
 #include "selftest/objective_results.h"
@@ -26,59 +29,69 @@ std::vector<int32_t> ids_of(const Json& pair, const char* key) {
   return ids;
 }
 
-// A row for each pair: both texts as documents, then padding.
-corpus::HostBatch batch_of(const Json::Array& pairs, int64_t padding, int64_t multiple) {
-  int64_t length = 0;
-  for (const Json& pair : pairs)
-    length = std::max(length, std::ssize(pair["chosen_ids"].as_array()) +
-                                  std::ssize(pair["rejected_ids"].as_array()));
-  length = (length + multiple - 1) / multiple * multiple;
-  corpus::HostBatch batch{.layout = {.sequences = std::ssize(pairs), .length = length}};
-  const auto tokens = static_cast<size_t>(batch.layout.rows());
-  batch.tokens.assign(tokens, 0);
-  batch.positions.assign(tokens, 0);
-  batch.labels.assign(tokens, 0);
-  batch.targets.assign(tokens, 0);
-  batch.loss_mask.assign(tokens, 0);
-  batch.segment_starts.resize(tokens);
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const auto row = i * static_cast<size_t>(length);
-    std::iota(batch.segment_starts.begin() + static_cast<std::ptrdiff_t>(row),
-              batch.segment_starts.begin() + static_cast<std::ptrdiff_t>(row) + length, 0);
-    size_t at = row;
-    for (const char* key : {"chosen_ids", "rejected_ids"}) {
-      const std::vector<int32_t> ids = ids_of(pairs[i], key);
-      const size_t begin = at;
-      size_t scored = begin;
-      for (const int32_t id : ids) {
-        if (id != padding) scored = at;
-        batch.tokens[at] = id;
-        batch.positions[at] = static_cast<int32_t>(at - begin);
-        batch.segment_starts[at++] = static_cast<int32_t>(begin - row);
-      }
-      batch.loss_mask[scored] = 1;
-      if (begin == row) batch.targets[scored] = pairs[i]["margin"].as_number();
-    }
-    batch.sample_ids.push_back(static_cast<int64_t>(i));
+// The pairs as samples of a run: packed into rows of at least two of them, or one in each row.
+struct PairRows {
+  PairRows(const Json::Array& pairs, bool margins, int64_t padding, bool packed, int64_t multiple)
+      : count(pairs.size()),
+        set(store_of(pairs, margins, padding), all(pairs), packing(packed),
+            length_of(pairs, packed, multiple), 0, 0, std::nullopt) {
+    std::vector<int64_t> indices(static_cast<size_t>(set.size()));
+    std::iota(indices.begin(), indices.end(), int64_t{0});
+    corpus::BatchReader(set, {.length = length_of(pairs, packed, multiple)}).read(indices, batch);
   }
-  return batch;
-}
 
-// Rewards of the chosen texts, then of the rejected ones.
-std::vector<double> rewards_of(const corpus::HostBatch& batch, const ObjectiveResults& results) {
-  std::vector<double> chosen, rejected;
-  for (const auto& [sample, values] : results.values) {
-    const size_t begin = static_cast<size_t>(sample) * values.size();
-    bool first = true;
-    for (size_t t = 0; t < values.size(); ++t) {
-      if (batch.loss_mask[begin + t] == 0) continue;
-      (first ? chosen : rejected).push_back(values[t]);
-      first = false;
+  // Rewards of the chosen texts, then of the rejected ones, in the order of the pairs.
+  std::vector<double> rewards(const ObjectiveResults& results) const {
+    std::vector<double> all(2 * count);
+    for (const auto& [sample, values] : results.values) {
+      const size_t begin = static_cast<size_t>(sample) * values.size();
+      const corpus::PackedRow& row = set.rows().of_sample(sample);
+      size_t text = 0;  // in its row
+      for (size_t t = 0; t < values.size(); ++t) {
+        if (batch.loss_mask[begin + t] == 0) continue;
+        all[static_cast<size_t>(row.at(text / 2).document) + text % 2 * count] = values[t];
+        ++text;
+      }
     }
+    return all;
   }
-  chosen.insert(chosen.end(), rejected.begin(), rejected.end());
-  return chosen;
-}
+
+  size_t count;
+  corpus::ScoredDataset set;
+  corpus::HostBatch batch;
+
+ private:
+  static std::optional<corpus::Packing> packing(bool packed) {
+    return packed ? std::optional(corpus::Packing::bfd) : std::nullopt;
+  }
+  static std::vector<int64_t> all(const Json::Array& pairs) {
+    std::vector<int64_t> examples(pairs.size());
+    std::iota(examples.begin(), examples.end(), int64_t{0});
+    return examples;
+  }
+  static int64_t length_of(const Json::Array& pairs, bool packed, int64_t multiple) {
+    int64_t longest = 0;
+    for (const Json& pair : pairs)
+      longest = std::max(longest, std::ssize(pair["chosen_ids"].as_array()) +
+                                      std::ssize(pair["rejected_ids"].as_array()));
+    return ceil_div(packed ? 2 * longest : longest, multiple) * multiple;
+  }
+  static std::shared_ptr<const corpus::ScoredStore> store_of(const Json::Array& pairs, bool margins,
+                                                             int64_t padding) {
+    auto store = std::make_shared<corpus::ScoredStore>();
+    store->texts_per_example = 2;
+    for (const Json& pair : pairs) {
+      for (const char* key : {"chosen_ids", "rejected_ids"}) {
+        const std::vector<int32_t> ids = ids_of(pair, key);
+        store->scored.push_back(std::ssize(store->ids) + corpus::scored_token(ids, padding));
+        store->ids.insert(store->ids.end(), ids.begin(), ids.end());
+        store->ends.push_back(std::ssize(store->ids));
+      }
+      store->margins.push_back(margins ? pair["margin"].as_number() : 0);
+    }
+    return store;
+  }
+};
 
 void compare_rewards(const std::string& directory, DeviceKind device, const VerifyOptions& options,
                      Report& report) {
@@ -93,14 +106,13 @@ void compare_rewards(const std::string& directory, DeviceKind device, const Veri
   const int64_t padding = model->facts().score_padding,
                 multiple = std::lcm(options.length_multiple(),
                                     options.sequence_parallel ? options.tensor_parallel : 1);
-  const corpus::HostBatch with_margins = batch_of(pairs.as_array(), padding, multiple);
   bool first = true;
   for (const auto& [name, settings] : cases.as_object()) {
-    corpus::HostBatch batch = with_margins;
-    if (!settings["margin"].as_bool()) std::ranges::fill(batch.targets, 0.0);
+    const PairRows rows(pairs.as_array(), settings["margin"].as_bool(), padding,
+                        options.data_parallel == 1, multiple);
     const Json& center = settings["center_rewards_coefficient"];
     const ObjectiveResults results =
-        objective_results(start, batch,
+        objective_results(start, rows.batch,
                           std::make_shared<const post_training::RewardObjective>(
                               center.is_null() ? 0 : center.as_number()),
                           device, options);
@@ -110,7 +122,7 @@ void compare_rewards(const std::string& directory, DeviceKind device, const Veri
     compare_gradients(expected, name + ".grad.", results.gradients, report, table, padding);
     if (!std::exchange(first, false)) continue;
     report.compare("rewards", "rewards",
-                   largest_difference(rewards_of(batch, results), expected.doubles("rewards")),
+                   largest_difference(rows.rewards(results), expected.doubles("rewards")),
                    tolerance::kGoldenLogitsAbsolute);
     for (const auto& [own, theirs] : {std::pair{"accuracy", "accuracy"}, {"margin", "mean_margin"}})
       if (expected.contains(theirs))

@@ -286,10 +286,8 @@ std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task
   const auto scored = [&](const ChatExample& example, bool ends) {
     ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
     tokens.weights.resize(tokens.ids.size());
-    const auto last = std::find_if(tokens.ids.rbegin(), tokens.ids.rend(),
-                                   [padding](int32_t id) { return id != padding; });
-    if (last != tokens.ids.rend())
-      tokens.weights[static_cast<size_t>(tokens.ids.rend() - last) - 1] = 1;
+    if (const int64_t at = scored_token(tokens.ids, padding); at >= 0)
+      tokens.weights[static_cast<size_t>(at)] = 1;
     return tokens;
   };
   if (task == "reward") {

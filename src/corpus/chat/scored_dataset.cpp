@@ -38,11 +38,10 @@ class Storing {
       return;
     }
     for (const Ids& text : example.texts) {
-      const auto last = std::find_if(text.rbegin(), text.rend(),
-                                     [this](int32_t id) { return id != reading_.padding; });
-      MG_CHECK(last != text.rend(), "{}: a text has no tokens{}", example.place,
+      const int64_t scored = scored_token(text, reading_.padding);
+      MG_CHECK(scored >= 0, "{}: a text has no tokens{}", example.place,
                text.empty() ? "" : " but the padding token, which is not scored");
-      store_.scored.push_back(std::ssize(store_.ids) + (text.rend() - last) - 1);
+      store_.scored.push_back(std::ssize(store_.ids) + scored);
       store_.ids.insert(store_.ids.end(), text.begin(), text.end());
       store_.ends.push_back(std::ssize(store_.ids));
     }
@@ -123,6 +122,12 @@ std::vector<int64_t> lengths_of(const ScoredStore& store, const std::vector<int6
 }
 
 }  // namespace
+
+int64_t scored_token(std::span<const int32_t> ids, int64_t padding) {
+  int64_t last = std::ssize(ids) - 1;
+  while (last >= 0 && ids[static_cast<size_t>(last)] == padding) --last;
+  return last;
+}
 
 ScoredStore read_pairs(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
                        const ScoredReading& reading, ThreadPool& pool, const std::string& label) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct ScoredReading {
   // with another id; -1: of the last token.
   int32_t padding = -1;
 };
+
+// Index of the token of a text that is scored; -1: none is.
+int64_t scored_token(std::span<const int32_t> ids, int64_t padding);
 
 // Read the files (chat_reader.h), in their order, on the pool's threads. Show their progress under
 // `label`. Throw Error naming file and line of a bad record: no tokens to score, two equal texts, a
