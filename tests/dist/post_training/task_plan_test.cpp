@@ -1,0 +1,48 @@
+// Runs of tasks need what their plans say: memory of every class and traffic, with objectives,
+// score heads and packed rows.
+#include <gtest/gtest.h>
+
+#include "dist/training/executed_run.h"
+#include "dist/training/runs.h"
+#include "post_training/tasks.h"
+
+namespace megatron::training {
+namespace {
+
+SettledRun run_of(const std::string& task, const std::string& flags) {
+  settings::TrainSettings given = with_flags(deep_llama(), flags + " --task " + task);
+  given.data.mock_data = false;
+  return settle_run(given, post_training::make_task(given.data));
+}
+
+TEST(TaskPlan, IsWhatIsExecuted) {
+  for (const std::string task : {"sft", "reward", "classify --labels no yes perhaps"}) {
+    for (const std::string layout :
+         {"", "--bf16", "--tensor-model-parallel-size 2 --sequence-parallel",
+          "--pipeline-model-parallel-size 2 --use-distributed-optimizer --ranks 4",
+          "--context-parallel-size 2", "--freeze *mlp*"}) {
+      SCOPED_TRACE(task + " " + layout);
+      const SettledRun run = run_of(task, layout);
+      settings::TrainSettings settled = run.settings;
+      const plan::Plan plan =
+          make_plan(settled, run.model, run.vocabulary, {.task = run.task, .samples = false});
+      const std::vector<ExecutedRank> ranks = executed(run, 2);
+      const size_t per_stage = ranks.size() / plan.stages.size();
+      for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+        for (int c = 0; c < kMemoryClasses; ++c) {
+          if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
+          const auto at = static_cast<size_t>(c);
+          EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
+              << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
+        }
+      }
+      double sent = 0;
+      for (const plan::TrafficWork& work : plan.traffic)
+        if (work.call != "gradient norm") sent += work.sent;
+      EXPECT_EQ(sent, ranks[0].sent);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training
