@@ -61,4 +61,23 @@ std::string without_controls(std::string_view text) {
   return out;
 }
 
+std::string aligned_columns(const std::vector<std::vector<std::string>>& rows,
+                            const std::vector<bool>& is_number) {
+  std::vector<int> widths(is_number.size());
+  for (const auto& row : rows)
+    for (size_t c = 0; c < row.size(); ++c)
+      widths[c] = std::max(widths[c], display_columns(row[c]));
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string space(static_cast<size_t>(widths[c] - display_columns(row[c])), ' ');
+      line += (c == 0 ? "" : "  ") + (is_number[c] ? space + row[c] : row[c] + space);
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
 }  // namespace megatron

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace megatron {
 
@@ -11,6 +12,11 @@ int display_columns(std::string_view text);
 
 // Longest prefix of `text` of at most `columns` columns; characters are not split.
 std::string_view cut_columns(std::string_view text, int columns);
+
+// A line for each row of cells, in columns two spaces apart. Columns of which `is_number` is true
+// are aligned to the right, others to the left; rows have equally many cells.
+std::string aligned_columns(const std::vector<std::vector<std::string>>& rows,
+                            const std::vector<bool>& is_number);
 
 // Replaces control characters, which would move the cursor, by '?'.
 std::string without_controls(std::string_view text);

@@ -302,10 +302,10 @@ int evaluate(const Arguments& arguments) {
   return with_processes("eval", fields, [&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
+      training::begin_on_device(s.runtime);
       const bool scores = !against_engine && !tasks.is_asked() && gives_scores(s);
       if (!scores && !against_engine) tasks.check_flags(fields);
       s.max_length = tasks.max_length();
-      training::begin_on_device(s.runtime);
       s.runtime.join(processes);
       if (against_engine)
         return run_against_engine(s, fields, tasks.checked_engine(), json, processes);

@@ -220,7 +220,8 @@ void DeviceBatch::fill_levels(const HostBatch& host) {
 }
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
-                                   settings::LossScope scope, double loss_scale) {
+                                   settings::LossScope scope, double loss_scale,
+                                   std::span<const double> of_sequences) {
   check_range(host.tokens, model->vocab_size(), "token id",
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, model->max_position_embeddings(), "position",
@@ -246,8 +247,10 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   const double divisor =
       scope == settings::LossScope::token ? 1 : std::max(host.whole().counted(), 1.0);
   weights_.resize(host.loss_mask.size());
+  const auto held = static_cast<size_t>(host.layout.held());
   for (size_t i = 0; i < weights_.size(); ++i)
-    weights_[i] = host.loss_mask[i] / divisor * loss_scale;
+    weights_[i] = host.loss_mask[i] / divisor * loss_scale *
+                  (of_sequences.empty() ? 1 : of_sequences[i / held]);
   copy_from(batch_.loss_weights, std::span<const double>(weights_), stream);
   return batch_;
 }

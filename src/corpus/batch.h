@@ -47,9 +47,11 @@ class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
   // Throws Error naming a token, label or position that the model does not have, or a segment that
-  // begins after its token. loss_scale: factor of the weights.
+  // begins after its token. loss_scale: factor of the weights; of_sequences: one more for each
+  // sequence, or none.
   const nn::Batch& fill(const HostBatch& host, const models::Model& model,
-                        settings::LossScope scope, double loss_scale = 1);
+                        settings::LossScope scope, double loss_scale = 1,
+                        std::span<const double> of_sequences = {});
   // Lists the tokens that count, after fill(): the batch's `labelled`. Without data, all tokens.
   void list_labelled(const HostBatch& host);
 

@@ -57,22 +57,7 @@ std::string table(std::span<const TaskResult> results) {
     examples += result.examples;
   }
   if (results.size() > 1) add("all", examples, overall(results));
-  std::vector<int> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c)
-      widths[c] = std::max(widths[c], display_columns(row[c]));
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string space(static_cast<size_t>(widths[c] - display_columns(row[c])), ' ');
-      const bool is_number = c == 1 || c > 2;
-      line += (c == 0 ? "" : "  ") + (is_number ? space + row[c] : row[c] + space);
-    }
-    line.resize(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+  return aligned_columns(rows, {false, true, false, true, true});
 }
 
 Json json(std::span<const TaskResult> results) {

@@ -122,6 +122,18 @@ size_t& MicroBatchPass::place_of(int chunk, int micro_batch) {
   return places_[static_cast<size_t>(chunk) * batches_.size() + static_cast<size_t>(micro_batch)];
 }
 
+// Auxiliary losses are means over tokens, and the sum of a step is divided by what the objective
+// counts: the tokens of each sequence share what it counts, whichever sequences are with it.
+std::vector<double> MicroBatchPass::auxiliary_weights(const Objective& objective,
+                                                      const corpus::HostBatch& batch) {
+  std::vector<double> weights;
+  for (int64_t i = 0; i < batch.layout.sequences; ++i) {
+    const corpus::HostBatch one = corpus::sequence_of(batch, i);
+    weights.push_back(objective.counted(one) / std::max(one.counted(), 1.0));
+  }
+  return weights;
+}
+
 // Returns the first free place, so that every step does the same, filled with the micro-batch's
 // data.
 MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& action) {
@@ -131,12 +143,11 @@ MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& act
   place_of(action.chunk, action.micro_batch) = static_cast<size_t>(free - in_flight_.begin());
   const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
   const Objective* objective = with_.options.objective.get();
-  // Auxiliary losses are means over tokens, which are divided by what counts.
-  const double scale = objective == nullptr ? loss_scale_
-                                            : loss_scale_ * objective->counted(host.whole()) /
-                                                  std::max(host.whole().counted(), 1.0);
   free->filled =
-      &free->batch.fill(host, stage(action.chunk).model(), with_.options.loss_scope, scale);
+      &free->batch.fill(host, stage(action.chunk).model(), with_.options.loss_scope, loss_scale_,
+                        objective == nullptr || !runtime_.device().has_data()
+                            ? std::vector<double>()
+                            : auxiliary_weights(*objective, host.whole()));
   return *free;
 }
 

@@ -107,6 +107,8 @@ class MicroBatchPass final : public parallel::StageWork {
     std::unique_ptr<StepGraphs::Slot> graph;  // null if micro-batches are not captured
   };
   InFlight& take_place(const parallel::Action& action);
+  static std::vector<double> auxiliary_weights(const Objective& objective,
+                                               const corpus::HostBatch& batch);
   InFlight& in_flight(int chunk, int micro_batch) {
     return in_flight_[place_of(chunk, micro_batch)];
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/columns.h"
 #include "base/error.h"
 
 namespace megatron::training {
@@ -50,14 +51,15 @@ Json comparison_json(const std::vector<DomainLosses>& domains) {
 }
 
 std::string comparison_table(const std::vector<DomainLosses>& domains) {
-  size_t width = 6;
-  for (const DomainLosses& d : domains) width = std::max(width, d.domain.size());
-  std::string text = fmt::format("{:<{}}  {:>9}  {:>8}  {:>8}  {:>18}\n", "domain", width, "tokens",
-                                 "before", "after", "difference");
+  std::vector<std::vector<std::string>> rows = {
+      {"domain", "tokens", "before", "after", "difference"}};
   for (const DomainLosses& d : domains)
-    text += fmt::format("{:<{}}  {:>9}  {:>8.4f}  {:>8.4f}  {:>+8.4f} +- {:.4f}\n", d.domain, width,
-                        d.tokens, d.before, d.after, d.after - d.before, d.error);
-  return text + "loss in nats per token; +- one standard error over documents\n";
+    rows.push_back({d.domain, std::to_string(d.tokens), fmt::format("{:.4f}", d.before),
+                    fmt::format("{:.4f}", d.after),
+                    fmt::format("{:+.4f}{}", d.after - d.before,
+                                std::isfinite(d.error) ? fmt::format(" +- {:.4f}", d.error) : "")});
+  return aligned_columns(rows, {false, true, true, true, true}) +
+         "loss in nats per token; +- one standard error over documents\n";
 }
 
 }  // namespace megatron::training

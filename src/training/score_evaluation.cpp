@@ -54,23 +54,6 @@ std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& r
   return scores;
 }
 
-// Columns are aligned to the right, except the first.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<int> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c)
-      widths[c] = std::max(widths[c], display_columns(row[c]));
-  std::string text;
-  for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string space(static_cast<size_t>(widths[c] - display_columns(row[c])), ' ');
-      text += (c == 0 ? row[c] + space : "  " + space + row[c]);
-    }
-    text += "\n";
-  }
-  return text;
-}
-
 }  // namespace
 
 int64_t Confusion::of_label(size_t label) const {
@@ -121,12 +104,15 @@ Json Confusion::json() const {
 std::string Confusion::table() const {
   std::vector<std::vector<std::string>> rows = {{"label", "texts", "precision", "recall"}};
   for (const std::string& name : names_) rows[0].push_back("as " + without_controls(name));
+  std::vector<bool> is_number(rows[0].size(), true);
+  is_number[0] = false;
   for (size_t label = 0; label < names_.size(); ++label) {
     rows.push_back({without_controls(names_[label]), std::to_string(of_label(label)),
                     shown(precision(label)), shown(recall(label))});
     for (const int64_t count : counts_[label]) rows.back().push_back(std::to_string(count));
   }
-  return fmt::format("accuracy {:.4f} of {} texts\n{}", accuracy(), texts(), aligned(rows));
+  return fmt::format("accuracy {:.4f} of {} texts\n{}", accuracy(), texts(),
+                     aligned_columns(rows, is_number));
 }
 
 Json PairScores::json() const {

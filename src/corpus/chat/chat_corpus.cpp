@@ -94,8 +94,8 @@ std::vector<NamedExamples> by_source(const Sources& sources, const std::vector<i
   MG_CHECK(
       all.size() <= kMostSources,
       "--multiple-validation-sets: the validation set has {} sources ('source' or 'channel' of "
-      "a record, or else its file; the first are '{}' and '{}'), but at most {} are told "
-      "apart; leave the flag out, or give the records fewer sources",
+      "a record, or else its file; the first are '{}' and '{}'), but at most {} can be "
+      "evaluated apart; leave the flag out, or give the records fewer sources",
       all.size(), all[0].name, all[1].name, kMostSources);
   return all;
 }

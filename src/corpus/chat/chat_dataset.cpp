@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -59,13 +58,6 @@ struct ReadChat {
   std::string source;
 };
 
-std::vector<int64_t> lengths_of(const ChatStore& store, const std::vector<int64_t>& chats) {
-  MG_ASSERT(!chats.empty());
-  std::vector<int64_t> lengths;
-  for (const int64_t chat : chats) lengths.push_back(store.length(chat));
-  return lengths;
-}
-
 }  // namespace
 
 ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
@@ -94,44 +86,15 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
   return store;
 }
 
-ChatDataset::ChatDataset(std::shared_ptr<const ChatStore> store, std::vector<int64_t> chats,
-                         std::optional<Packing> packing, int64_t length, int32_t padding,
-                         int64_t seed, std::optional<int64_t> samples)
-    : store_(std::move(store)),
-      chats_(std::move(chats)),
-      rows_(lengths_of(*store_, chats_), packing, length, seed, samples),
-      length_(length),
-      padding_(padding) {}
-
-void ChatDataset::read(int64_t k, data::Sample& sample) const {
-  read_row(rows_.of_sample(k), sample);
-}
-
-void ChatDataset::read_filler(data::Sample& sample) const {
-  read(0, sample);
-  std::ranges::fill(sample.loss_mask, 0.0f);
-}
-
-void ChatDataset::read_row(const PackedRow& row, data::Sample& sample) const {
-  const auto length = static_cast<size_t>(length_);
-  sample.tokens.assign(length, padding_);
-  sample.labels.assign(length, 0);
-  sample.position_ids.assign(length, 0);
-  sample.loss_mask.assign(length, 0);
-  sample.segment_begin.resize(length);
-  std::iota(sample.segment_begin.begin(), sample.segment_begin.end(), 0);
+void ChatDataset::fill(const PackedRow& row, data::Sample& sample) const {
   size_t at = 0;
   for (const PackedPart& part : row) {
-    const auto from =
-        static_cast<size_t>(store_->begin(chats_[static_cast<size_t>(part.document)]) + part.begin);
-    const size_t begin = at;
-    for (size_t i = 0; i < static_cast<size_t>(part.length); ++i, ++at) {
-      sample.tokens[at] = store_->ids[from + i];
-      sample.position_ids[at] = static_cast<int64_t>(i);
-      sample.segment_begin[at] = static_cast<int32_t>(begin);
-      if (i + 1 == static_cast<size_t>(part.length)) continue;
-      sample.labels[at] = store_->ids[from + i + 1];
-      sample.loss_mask[at] = store_->weights[from + i + 1];
+    const auto from = static_cast<size_t>(store_->begin(example_of(part)) + part.begin),
+               length = static_cast<size_t>(part.length), begin = at;
+    place(std::span(store_->ids).subspan(from, length), at, sample);
+    for (size_t i = 1; i < length; ++i) {
+      sample.labels[begin + i - 1] = store_->ids[from + i];
+      sample.loss_mask[begin + i - 1] = store_->weights[from + i];
     }
   }
 }

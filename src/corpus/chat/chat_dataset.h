@@ -5,13 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "corpus/chat/chat_tokens.h"
-#include "corpus/chat/packed_rows.h"
+#include "corpus/chat/example_dataset.h"
 #include "corpus/chat/sources.h"
-#include "data/dataset.h"
 
 namespace megatron::corpus {
 
@@ -42,33 +42,19 @@ struct ChatReading {
 ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer& tokenizer,
                      const ChatReading& reading, ThreadPool& pool, const std::string& label);
 
-// Rows of `length` tokens with whole chats, or parts of them, as documents that do not see each
-// other: positions begin at 0 in each, and a document's first token is no label. Each epoch has all
-// rows in an order drawn by seed and epoch. Padding tokens carry no loss; each is a document of its
-// own, so that attention has nothing to compute for it.
-class ChatDataset final : public data::Dataset {
+// Whole chats, or parts of them; a document's first token is no label.
+class ChatDataset final : public ExampleDataset {
  public:
-  // chats: which of the store's belong to the set. samples: how many the run needs; absent: one
-  // epoch. packing absent: a row per chat.
-  ChatDataset(std::shared_ptr<const ChatStore> store, std::vector<int64_t> chats,
-              std::optional<Packing> packing, int64_t length, int32_t padding, int64_t seed,
-              std::optional<int64_t> samples);
-
-  int64_t size() const override { return rows_.samples(); }
-  void read(int64_t k, data::Sample& sample) const override;
-  void read_filler(data::Sample& sample) const override;
-
-  const PackedRows& rows() const { return rows_; }
-  void request(int64_t samples) { rows_.request(samples); }
+  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  template <class... Rest>
+  ChatDataset(std::shared_ptr<const ChatStore> store, std::vector<int64_t> examples, Rest&&... rest)
+      : ExampleDataset(*store, std::move(examples), std::forward<Rest>(rest)...),
+        store_(std::move(store)) {}
 
  private:
-  void read_row(const PackedRow& row, data::Sample& sample) const;
+  void fill(const PackedRow& row, data::Sample& sample) const override;
 
   std::shared_ptr<const ChatStore> store_;
-  std::vector<int64_t> chats_;
-  PackedRows rows_;
-  int64_t length_;
-  int32_t padding_;
 };
 
 }  // namespace megatron::corpus

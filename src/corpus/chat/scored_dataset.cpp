@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -114,13 +113,6 @@ int32_t class_of(const Json& label, const std::vector<std::string>& names,
   return static_cast<int32_t>(found - names.begin());
 }
 
-std::vector<int64_t> lengths_of(const ScoredStore& store, const std::vector<int64_t>& examples) {
-  MG_ASSERT(!examples.empty());
-  std::vector<int64_t> lengths;
-  for (const int64_t example : examples) lengths.push_back(store.length(example));
-  return lengths;
-}
-
 }  // namespace
 
 int64_t scored_token(std::span<const int32_t> ids, int64_t padding) {
@@ -177,51 +169,24 @@ std::vector<std::string> label_names_in(const std::vector<std::string>& paths) {
   return all;
 }
 
-ScoredDataset::ScoredDataset(std::shared_ptr<const ScoredStore> store,
-                             std::vector<int64_t> examples, std::optional<Packing> packing,
-                             int64_t length, int32_t padding, int64_t seed,
-                             std::optional<int64_t> samples)
-    : store_(std::move(store)),
-      examples_(std::move(examples)),
-      rows_(lengths_of(*store_, examples_), packing, length, seed, samples),
-      length_(length),
-      padding_(padding) {}
-
-void ScoredDataset::read(int64_t k, data::Sample& sample) const {
-  const auto length = static_cast<size_t>(length_);
+void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
   const bool pairs = store_->texts_per_example == 2;
-  sample.tokens.assign(length, padding_);
-  sample.labels.assign(length, 0);
-  sample.targets.assign(pairs ? length : 0, 0);
-  sample.position_ids.assign(length, 0);
-  sample.loss_mask.assign(length, 0);
-  sample.segment_begin.resize(length);
-  std::iota(sample.segment_begin.begin(), sample.segment_begin.end(), 0);
+  if (pairs) sample.targets.assign(sample.tokens.size(), 0);
   size_t at = 0;
-  for (const PackedPart& part : rows_.of_sample(k)) {
-    const int64_t example = examples_[static_cast<size_t>(part.document)],
-                  first = example * store_->texts_per_example;
+  for (const PackedPart& part : row) {
+    const int64_t example = example_of(part), first = example * store_->texts_per_example;
     for (int64_t text = first; text < first + store_->texts_per_example; ++text) {
-      const int64_t begin = store_->begin(text), end = store_->ends[static_cast<size_t>(text)];
-      const size_t scored =
-          at + static_cast<size_t>(store_->scored[static_cast<size_t>(text)] - begin);
+      const auto begin = static_cast<size_t>(store_->begin(text)),
+                 end = static_cast<size_t>(store_->ends[static_cast<size_t>(text)]),
+                 scored =
+                     at + static_cast<size_t>(store_->scored[static_cast<size_t>(text)]) - begin;
       sample.loss_mask[scored] = 1;
       if (!pairs) sample.labels[scored] = store_->labels[static_cast<size_t>(example)];
       else if (text == first)
         sample.targets[scored] = store_->margins[static_cast<size_t>(example)];
-      const size_t start = at;
-      for (int64_t i = begin; i < end; ++i, ++at) {
-        sample.tokens[at] = store_->ids[static_cast<size_t>(i)];
-        sample.position_ids[at] = i - begin;
-        sample.segment_begin[at] = static_cast<int32_t>(start);
-      }
+      place(std::span(store_->ids).subspan(begin, end - begin), at, sample);
     }
   }
-}
-
-void ScoredDataset::read_filler(data::Sample& sample) const {
-  read(0, sample);
-  std::ranges::fill(sample.loss_mask, 0.0f);
 }
 
 }  // namespace megatron::corpus

@@ -7,13 +7,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "corpus/chat/chat_tokens.h"
-#include "corpus/chat/packed_rows.h"
+#include "corpus/chat/example_dataset.h"
 #include "corpus/chat/sources.h"
-#include "data/dataset.h"
 
 namespace megatron::corpus {
 
@@ -60,27 +60,21 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
 // Throws Error if there are both names and indices, or fewer than two classes.
 std::vector<std::string> label_names_in(const std::vector<std::string>& paths);
 
-// Packed rows whose texts do not see each other. The loss mask is 1 at the token of each text that
-// is scored, and its label is the class; of a pair, the targets at the chosen text have its margin.
-class ScoredDataset final : public data::Dataset {
+// The loss mask is 1 at the token of each text that is scored, and its label is the class; of a
+// pair, which is two documents, the targets at the chosen text have its margin.
+class ScoredDataset final : public ExampleDataset {
  public:
-  // examples: which of the store's belong to the set. Other arguments: as for PackedRows.
+  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  template <class... Rest>
   ScoredDataset(std::shared_ptr<const ScoredStore> store, std::vector<int64_t> examples,
-                std::optional<Packing> packing, int64_t length, int32_t padding, int64_t seed,
-                std::optional<int64_t> samples);
-
-  int64_t size() const override { return rows_.samples(); }
-  void read(int64_t k, data::Sample& sample) const override;
-  void read_filler(data::Sample& sample) const override;
-  const PackedRows& rows() const { return rows_; }
-  void request(int64_t samples) { rows_.request(samples); }
+                Rest&&... rest)
+      : ExampleDataset(*store, std::move(examples), std::forward<Rest>(rest)...),
+        store_(std::move(store)) {}
 
  private:
+  void fill(const PackedRow& row, data::Sample& sample) const override;
+
   std::shared_ptr<const ScoredStore> store_;
-  std::vector<int64_t> examples_;
-  PackedRows rows_;
-  int64_t length_;
-  int32_t padding_;
 };
 
 }  // namespace megatron::corpus

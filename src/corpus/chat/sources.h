@@ -1,4 +1,4 @@
-// Where examples are from: the parts of a mixture, whose losses are told apart in validation.
+// Where examples are from: the parts of a mixture, each of which validation may evaluate apart.
 #pragma once
 
 #include <cstdint>

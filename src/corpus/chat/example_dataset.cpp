@@ -1,0 +1,34 @@
+#include "corpus/chat/example_dataset.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace megatron::corpus {
+
+void ExampleDataset::read(int64_t k, data::Sample& sample) const {
+  const auto length = static_cast<size_t>(length_);
+  sample.tokens.assign(length, padding_);
+  sample.labels.assign(length, 0);
+  sample.targets.clear();
+  sample.position_ids.assign(length, 0);
+  sample.loss_mask.assign(length, 0);
+  sample.segment_begin.resize(length);
+  std::iota(sample.segment_begin.begin(), sample.segment_begin.end(), 0);
+  fill(rows_.of_sample(k), sample);
+}
+
+void ExampleDataset::read_filler(data::Sample& sample) const {
+  read(0, sample);
+  std::ranges::fill(sample.loss_mask, 0.0f);
+}
+
+void ExampleDataset::place(std::span<const int32_t> ids, size_t& at, data::Sample& sample) {
+  const size_t begin = at;
+  for (const int32_t id : ids) {
+    sample.tokens[at] = id;
+    sample.position_ids[at] = static_cast<int64_t>(at - begin);
+    sample.segment_begin[at++] = static_cast<int32_t>(begin);
+  }
+}
+
+}  // namespace megatron::corpus
