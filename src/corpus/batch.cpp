@@ -29,6 +29,7 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
   for (auto* values : {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts})
     pad(*values);
   pad(batch.targets);
+  pad(batch.reference);
   pad(batch.loss_mask);
   batch.layout.length = padded;
   batch.text_length = length;
@@ -45,6 +46,7 @@ HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
        {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels, &HostBatch::segment_starts})
     take(batch.*member, one.*member, batch.layout.length);
   take(batch.targets, one.targets, batch.layout.length);
+  take(batch.reference, one.reference, batch.layout.length);
   take(batch.loss_mask, one.loss_mask, batch.layout.length);
   take(batch.sample_ids, one.sample_ids, 1);
   return one;
@@ -80,6 +82,7 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
     keep(*values);
   keep(batch.targets);
+  keep(batch.reference);
   keep(batch.loss_mask);
 }
 
@@ -110,9 +113,8 @@ void check_segments(const HostBatch& host) {
 // Labels are tokens, or classes of a score head.
 void check_labels(const HostBatch& host, const models::Model& model) {
   const bool scores = model->score_labels() > 0;
-  MG_CHECK(host.targets.empty() == (model->score_labels() != 1),
-           "a batch has {} targets: a regression model needs one per token, other models need none",
-           host.targets.size());
+  MG_CHECK(model->score_labels() != 1 || host.targets.size() == host.tokens.size(),
+           "a batch has {} targets: a regression model needs one per token", host.targets.size());
   const int64_t end = scores ? model->score_labels() : model->vocab_size();
   for (size_t i = 0; i < host.labels.size(); ++i) {
     MG_CHECK(host.loss_mask[i] == 0 || (host.labels[i] >= 0 && host.labels[i] < end),

@@ -232,6 +232,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
+  batch.reference.clear();
   const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
   batch.loss_mask.reserve(tokens);

@@ -60,6 +60,7 @@ corpus::HostBatch share_of(const corpus::HostBatch& batch, int rank, int ranks) 
                               &corpus::HostBatch::labels, &corpus::HostBatch::segment_starts})
       append(share.*member, one.*member);
     append(share.targets, one.targets);
+    append(share.reference, one.reference);
     append(share.loss_mask, one.loss_mask);
     append(share.sample_ids, one.sample_ids);
   }
