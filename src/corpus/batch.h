@@ -16,11 +16,12 @@ namespace megatron::corpus {
 struct HostBatch {
   parallel::TokenLayout layout;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
-  std::vector<double> targets;  // [B*S]: what scores are compared with, or an objective reads; or none
+  std::vector<double>
+      targets;  // [B*S]: what scores are compared with, or an objective reads; or none
   // [B*S]: the log-probabilities of the labels under a reference model, for an objective; or none.
   std::vector<double> reference;
-  std::vector<float> loss_mask;                    // [B*S], 1 if the token counts
-  std::vector<int64_t> sample_ids;                 // [B]
+  std::vector<float> loss_mask;     // [B*S], 1 if the token counts
+  std::vector<int64_t> sample_ids;  // [B]
   // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
