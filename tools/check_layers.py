@@ -77,7 +77,8 @@ VENDORS = [
 
 # Files that may depend on the families of models: paths from the root.
 FAMILIARS = re.compile(r"src/models/|tests/(unit|dist|golden)/models/|tests/tiny_gpt\.h$")
-FAMILY_HEADER = re.compile(r"models/[^/]+/")
+ADAPTERS = "adapters"  # a folder of models that is no family
+FAMILY_HEADER = re.compile(rf"models/(?!{ADAPTERS}/)[^/]+/")
 FAMILY_TYPE = re.compile(r"^(?:struct|class|enum class|using) (\w+)", re.MULTILINE)
 
 # Rooms that fill in a model's flags; the models room reads them.
@@ -217,6 +218,8 @@ class Checker:
     def check_models(self):
         types = set()
         for header in sorted((self.src / "models").glob("*/*.h")):
+            if header.parent.name == ADAPTERS:
+                continue
             types.update(FAMILY_TYPE.findall(header.read_text(encoding="utf-8")))
         names = re.compile(r"\b(" + "|".join(sorted(types) or [r"(?!)"]) + r")\b")
         for folder in ("src", "tests"):

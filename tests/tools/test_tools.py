@@ -177,6 +177,10 @@ class Layers(ToolTest):
             tests__unit__plan__a_cpp="GptConfig c;\n",
             **family,
         )
+        self.accepted(
+            src__models__adapters__a_h="struct LoraConfig {\n};\n",
+            src__settings__a_cpp='#include "models/adapters/a.h"\nLoraConfig c;\n',
+        )
 
     def test_a_model_is_not_asked_for_its_flags(self):
         header = {"src__models__model_flags_h": "struct ModelFlags {\n};\n"}
