@@ -70,8 +70,10 @@ bool is_checkpoint(const std::string& path) {
   return fs::exists(path + "/" + std::string(kTrainerState), error);
 }
 
-CheckpointDirectory::CheckpointDirectory(std::string path)
-    : sealed_(read_state(path)), model_(path), optimizer_(path, optimizer_names(sealed_.files)) {
+CheckpointDirectory::CheckpointDirectory(std::string path, const ReadingOptions& options)
+    : sealed_(read_state(path)),
+      model_(path, options),
+      optimizer_(path, optimizer_names(sealed_.files)) {
   optimizer_.check_unique();
   check_all_listed();
   for (const ListedFile& file : sealed_.files) check_tensors(file);
@@ -117,9 +119,9 @@ void CheckpointDirectory::check_tensors(const ListedFile& listed) {
 void CheckpointDirectory::check_all_listed() const {
   std::set<std::string, std::less<>> listed;
   for (const ListedFile& file : sealed_.files) listed.insert(file.name);
-  std::vector<std::string> read = {std::string(kConfig)}, surplus;
-  if (model_.has_index()) read.emplace_back(kIndex);
-  read.insert(read.end(), model_.tensors().names().begin(), model_.tensors().names().end());
+  std::vector<std::string> read = model_.weight_files(), surplus;
+  read.emplace_back(model_.config_file());
+  if (model_.has_index() && !model_.is_adapter()) read.emplace_back(kIndex);
   std::error_code error;
   fs::directory_iterator entry(path(), error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {

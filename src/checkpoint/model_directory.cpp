@@ -61,7 +61,31 @@ std::string series_of(std::string_view name) {
   return digits ? fmt::format("{}{}", name.substr(0, dash + 1), name.substr(of)) : std::string();
 }
 
+// The directory of an adapter's base model.
+std::string base_of(const Json& adapter, const std::string& path, const ReadingOptions& options) {
+  if (!options.base.empty()) return options.base;
+  const Json* named = adapter.find("base_model_name_or_path");
+  MG_CHECK(named != nullptr && named->is_string() && !named->as_string().empty(),
+           "'{}/{}' does not name its base model (base_model_name_or_path): give the model's "
+           "directory with --model and this one with --adapter",
+           path, kAdapterConfig);
+  const std::string base = named->as_string();
+  std::error_code error;
+  for (const std::string& candidate : {base, path + "/" + base})
+    if (fs::is_directory(candidate, error)) return candidate;
+  fail(
+      "'{}/{}' names '{}' as its base model, and there is no such directory here or beside the "
+      "adapter: give the model's directory with --model and this one with --adapter",
+      path, kAdapterConfig, base);
+}
+
 }  // namespace
+
+bool is_adapter(const std::string& path) {
+  const auto has = [&](std::string_view name) { return present(path + "/" + std::string(name)); };
+  const bool whole = has(kSingleFile) || has(kIndex) || has(kTorchFile) || has(kTorchIndex);
+  return !whole && has(kAdapterConfig) && (has(kAdapterFile) || has(kTorchAdapterFile));
+}
 
 bool is_torch_weights(std::string_view file) {
   return file == kTorchIndex || (file.starts_with(kTorchStem) && file.ends_with(kTorchEnding));
@@ -83,6 +107,17 @@ ModelDirectory::ModelDirectory(std::string path, const ReadingOptions& options)
   MG_CHECK(fs::is_directory(path_, error),
            "'{}' is not a directory; a model is a directory with config.json and {}", path_,
            kSingleFile);
+  if (checkpoint::is_adapter(path_)) {
+    open_adapter();
+    return;
+  }
+  MG_CHECK(options_.base.empty(),
+           "'{}' has no {} and {}: it is not an adapter for the model in '{}'", path_,
+           kAdapterConfig, kAdapterFile, options_.base);
+  open_model();
+}
+
+void ModelDirectory::open_model() {
   MG_CHECK(present(path_ + "/config.json"), "'{}' has no config.json: it is not a model directory",
            path_);
   config_ = Json::read(path_ + "/config.json");
@@ -99,6 +134,37 @@ ModelDirectory::ModelDirectory(std::string path, const ReadingOptions& options)
   place_tensors(index, strict);
   metadata_ = tensors_.file(0).metadata();
   if (packed) join_mxfp4();
+}
+
+void ModelDirectory::open_adapter() {
+  const std::string file = path_ + "/" + std::string(kAdapterConfig);
+  const Json adapter = Json::read(file);
+  MG_CHECK(adapter.is_object(), "'{}' is not a JSON object", file);
+  const std::string base = base_of(adapter, path_, options_);
+  MG_CHECK(!checkpoint::is_adapter(base),
+           "'{}' names '{}' as its base model, which is an adapter itself: merge that one first "
+           "(megatron merge-adapter)",
+           file, base);
+  const std::string own = std::exchange(path_, base);
+  open_model();
+  path_ = own;
+  base_path_ = base;
+  config_.set(kAdapterConfig, adapter);
+  const bool safetensors = present(path_ + "/" + std::string(kAdapterFile));
+  const std::string weights(safetensors ? kAdapterFile : kTorchAdapterFile);
+  tensors_.add(path_, weights);
+  const TensorFile& added = tensors_.file(tensors_.names().size() - 1);
+  metadata_ = added.metadata();
+  for (const TensorInfo& info : added.tensors()) {
+    MG_CHECK(info.name.starts_with(kAdapterPrefix),
+             "'{}/{}' has the tensor '{}'; the names of an adapter's tensors begin with {}", path_,
+             weights, info.name, kAdapterPrefix);
+    shard_of_.emplace(info.name, weights);
+  }
+}
+
+std::vector<std::string> ModelDirectory::weight_files() const {
+  return is_adapter() ? std::vector{tensors_.names().back()} : tensors_.names();
 }
 
 void ModelDirectory::join_mxfp4() {

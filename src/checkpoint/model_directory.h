@@ -18,6 +18,10 @@ namespace megatron::checkpoint {
 inline constexpr std::string_view kConfig = "config.json";
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndex = "model.safetensors.index.json";
+inline constexpr std::string_view kAdapterConfig = "adapter_config.json";
+inline constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
+inline constexpr std::string_view kTorchAdapterFile = "adapter_model.bin";
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 inline constexpr std::string_view kTorchFile = "pytorch_model.bin";
 inline constexpr std::string_view kTorchIndex = "pytorch_model.bin.index.json";
 
@@ -27,11 +31,18 @@ bool is_torch_weights(std::string_view file);
 // as safetensors: "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin".
 std::string safetensors_name(std::string_view file);
 
+// True if a directory has an adapter (PEFT's adapter_config.json and weights) and no whole model.
+bool is_adapter(const std::string& path);
+
 struct ReadingOptions {
   // Ignore tensors that the model does not have, instead of reporting them.
   bool ignore_surplus = false;
+  // Directory of an adapter's base model; "": the one that its adapter_config.json names.
+  std::string base = {};
 };
 
+// The directory of an adapter stands for the whole model: its tensors are those of the base model's
+// directory and the adapter's own, which begin with "base_model.model.".
 class ModelDirectory {
  public:
   // Opens and checks config.json and the weight files. If an index and its files disagree, the
@@ -40,7 +51,16 @@ class ModelDirectory {
   explicit ModelDirectory(std::string path, const ReadingOptions& options = {});
 
   const std::string& path() const { return path_; }
-  const Json& config() const { return config_; }  // without quantization_config
+  // config.json, without quantization_config; that of an adapter's base model has
+  // adapter_config.json under the key kAdapterConfig.
+  const Json& config() const { return config_; }
+  bool is_adapter() const { return !base_path_.empty(); }
+  // The directory of config.json and, of an adapter that has no tokenizer, of the tokenizer's
+  // files.
+  const std::string& base_path() const { return is_adapter() ? base_path_ : path_; }
+  // Names of the files of path() with configuration and weights.
+  std::string_view config_file() const { return is_adapter() ? kAdapterConfig : kConfig; }
+  std::vector<std::string> weight_files() const;
   const TensorFiles& tensors() const { return tensors_; }
   std::vector<std::string> tensor_names() const { return tensors_.tensor_names(); }
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
@@ -61,6 +81,8 @@ class ModelDirectory {
   bool is_torch() const { return torch_; }     // whether torch.save wrote them
 
  private:
+  void open_model();
+  void open_adapter();
   std::string_view index() const { return torch_ ? kTorchIndex : kIndex; }
   void find_weights();
   using ShardMap = std::map<std::string, std::string, std::less<>>;
@@ -68,7 +90,7 @@ class ModelDirectory {
   void place_tensors(const ShardMap& index, bool strict);
   void join_mxfp4();
 
-  std::string path_;
+  std::string path_, base_path_;  // the latter: of an adapter only
   ReadingOptions options_;
   Json config_;
   TensorFiles tensors_;

@@ -21,7 +21,8 @@ namespace megatron::checkpoint {
 // hold: weights (model.safetensors, or shards with an index) and optimizer state
 // (optimizer-00001-of-00002.safetensors, always numbered).
 struct Contents {
-  Json config;                        // config.json
+  Json config;                        // config.json, or adapter_config.json
+  bool is_adapter = false;            // of a base model: one file adapter_model.safetensors
   std::vector<HeldTensor> model;      // tensors of this rank
   std::vector<HeldTensor> optimizer;  // tensors of this rank
   // The tensors of all ranks in the order of their files; empty: every rank holds everything.

@@ -155,6 +155,7 @@ std::vector<PlannedFile> model_files(const Contents& contents) {
   MG_CHECK(!tensors.empty(), "there are no tensors to save");
   if (contents.like != nullptr)
     return files_like(std::move(tensors), *contents.like, contents.name_in_like);
+  if (contents.is_adapter) return {{.name = std::string(kAdapterFile), .tensors = tensors}};
   std::vector<PlannedFile> files = shards(std::move(tensors), contents.shard_bytes);
   for (size_t i = 0; i < files.size(); ++i)
     files[i].name =
@@ -200,8 +201,10 @@ Json index_of(std::span<const PlannedFile> files) {
 std::vector<PlannedText> texts_of(const Contents& contents, std::span<const PlannedFile> model) {
   MG_CHECK(contents.config.is_object(), "the configuration to save is not a JSON object");
   std::vector<PlannedText> texts;
-  texts.push_back({std::string(kConfig), contents.config.dump(2, true) + "\n", ""});
-  if (model.size() > 1 || model.front().name != kSingleFile)
+  const bool adapter = contents.is_adapter;
+  texts.push_back({std::string(adapter ? kAdapterConfig : kConfig),
+                   contents.config.dump(2, true) + (adapter ? "" : "\n"), ""});
+  if (!adapter && (model.size() > 1 || model.front().name != kSingleFile))
     texts.push_back({std::string(kIndex), index_of(model).dump(2, true) + "\n", ""});
   for (const std::string& source : contents.copied_files)
     texts.push_back({std::filesystem::path(source).filename().string(), "", source});

@@ -28,6 +28,14 @@ TensorFiles::TensorFiles(const std::string& folder, std::span<const std::string>
   }
 }
 
+void TensorFiles::add(const std::string& folder, const std::string& name) {
+  names_.push_back(name);
+  files_.push_back(open_tensor_file(folder + "/" + name));
+  for (const TensorInfo& info : files_.back()->tensors())
+    MG_CHECK(tensors_.emplace(info.name, std::pair(files_.size() - 1, &info)).second,
+             "tensor '{}' is in '{}/{}' and in '{}'", info.name, folder, name, folder_);
+}
+
 size_t TensorFiles::join_mxfp4() {
   for (size_t i = 0; i < files_.size(); ++i) {
     const std::string& path = files_[i]->path();

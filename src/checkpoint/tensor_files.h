@@ -26,6 +26,10 @@ class TensorFiles {
   // Opens `names` in `folder`, in the given order.
   TensorFiles(const std::string& folder, std::span<const std::string> names);
 
+  // Opens one more file, whose tensors come after the others. Throws Error naming a tensor that
+  // one of them has as well.
+  void add(const std::string& folder, const std::string& name);
+
   // Throws Error naming a tensor that is in two files, and both files.
   void check_unique() const;
   // Selects the copy of a tensor that several files hold: from now on the one in `file` is listed,

@@ -28,7 +28,8 @@ std::vector<DeviceKind> devices_named(const std::string& name) {
 std::vector<selftest::Report> verify_directory(const std::string& directory,
                                                const selftest::VerifyOptions& options) {
   MG_CHECK(fs::is_directory(directory), "{} is not a directory", directory);
-  if (fs::exists(directory + "/case.json")) return selftest::verify_trajectory(directory, options);
+  if (fs::exists(directory + "/case.json") && !checkpoint::is_adapter(directory))
+    return selftest::verify_trajectory(directory, options);
   if (selftest::has_chats(directory)) return {selftest::verify_chats(directory)};
   if (selftest::has_packing(directory)) {
     std::vector<selftest::Report> reports = {selftest::verify_packing(directory)};

@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/model_directory.h"
+#include "models/adapters/lora_config.h"
 #include "models/decoder/definition.h"
 #include "models/decoder/flags.h"
 #include "models/families/family.h"
@@ -40,6 +42,13 @@ std::vector<std::string_view> family_names() {
 
 namespace {
 
+Model with_adapter(const Model& model, const Json& config) {
+  const Json* adapter = config.find(checkpoint::kAdapterConfig);
+  if (adapter == nullptr) return model;
+  return model->with({.adapter = std::make_shared<const LoraConfig>(
+                          lora_from_json(*adapter, std::string(checkpoint::kAdapterConfig)))});
+}
+
 Model read_model(const Json& config) {
   const Json* named = config.is_object() ? config.find("model_type") : nullptr;
   MG_CHECK(named != nullptr, "config.json has no model_type; supported: {}",
@@ -47,7 +56,8 @@ Model read_model(const Json& config) {
   const std::string type = named->is_string() ? named->as_string() : named->dump();
   for (const DecoderFamily* family : families())
     if (family->name == type)
-      return decoder_model(read_config(*family, config), *family, form_of(config));
+      return with_adapter(decoder_model(read_config(*family, config), *family, form_of(config)),
+                          config);
   fail("config.json has model_type '{}'; supported: {}", type, fmt::join(family_names(), ", "));
 }
 
@@ -63,7 +73,12 @@ Model model_from_config_json(const Json& config, const std::string& path) {
   }
 }
 
+Model model_of(const checkpoint::ModelDirectory& directory) {
+  return model_from_config_json(directory.config(), directory.base_path() + "/config.json");
+}
+
 Model model_from_directory(const std::string& directory) {
+  if (checkpoint::is_adapter(directory)) return model_of(checkpoint::ModelDirectory(directory));
   const std::string path = directory + "/config.json";
   return model_from_config_json(Json::read(path), path);
 }

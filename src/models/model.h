@@ -18,10 +18,15 @@
 #include "parallel/layer_layout.h"
 #include "parallel/model_ranks.h"
 
+namespace megatron::checkpoint {
+class ModelDirectory;
+}
+
 namespace megatron::models {
 
 class ModelDefinition;
 class Stage;
+struct LoraConfig;
 struct ModelFlags;
 struct UpcyclingFlags;
 struct UpcycledModel;
@@ -64,6 +69,9 @@ struct ModelChanges {
   std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
   // Takes the place of the output layer. Error if the family has no such models.
   std::optional<ScoreHead> score_head;
+  // Adds an adapter, beside which nothing else is trained, but for what it names. Error if it does
+  // not fit the model.
+  std::shared_ptr<const LoraConfig> adapter;
 };
 
 // Tensors by their names in Hugging Face's format, with elements in the layout on disk.
@@ -130,6 +138,8 @@ class ModelDefinition {
   };
   virtual std::optional<TiedOutput> tied_output() const { return {}; }
   virtual Model with(const ModelChanges& changes) const = 0;
+  // Null: none.
+  virtual const LoraConfig* adapter() const { return nullptr; }
   // Returns the model with experts that are initialized from its feed-forward blocks
   // (models/upcycling.h). Throws Error naming the flags that do not fit the model.
   virtual UpcycledModel upcycled(const UpcyclingFlags& flags) const;
@@ -151,8 +161,10 @@ class ModelDefinition {
 std::vector<std::string_view> family_names();
 // path: the file from which it was read. Throws Error naming it, the key and the unsupported value.
 Model model_from_config_json(const Json& config, const std::string& path = "config.json");
-// Reads <directory>/config.json.
+// Reads <directory>/config.json; of the directory of an adapter, that of its base model.
 Model model_from_directory(const std::string& directory);
+// The model of an open directory, with the adapter if it is one.
+Model model_of(const checkpoint::ModelDirectory& directory);
 // Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs
 // it if it is above the model's own. 0 keeps the model as it is.
 Model with_context_length(const Model& model, int64_t length);

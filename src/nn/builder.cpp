@@ -1,5 +1,6 @@
 #include "nn/builder.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -15,9 +16,10 @@ Tensor shape_only(const Shape& shape, DType type, const std::string& name) {
 
 }  // namespace
 
-void Builder::place(parallel::ParameterSpec& placed, const std::string& name, Shape shape,
-                    DType type, parallel::Init init, Options options) const {
-  placed.placement = placement_(name, shape);
+void Builder::place(parallel::ParameterSpec& placed, const std::string& name,
+                    parallel::Placement whole, Shape shape, DType type, parallel::Init init,
+                    Options options) const {
+  placed.placement = std::move(whole);
   placed.whole = shape;
   placed.decay = shape.rank() >= 2;
   placed.divisions = std::move(options.divisions);
@@ -44,20 +46,31 @@ void Builder::place(parallel::ParameterSpec& placed, const std::string& name, Sh
   placed.parameter.value = shape_only(shape, type, name);
 }
 
-Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init,
-                        Options options) {
+Parameter& Builder::add(const std::string& name, parallel::Placement whole, Shape shape,
+                        parallel::Init init, Options options) {
   auto placed = std::make_unique<parallel::ParameterSpec>();
   placed->parameter.uses.resize(static_cast<size_t>(options.uses));
   const DType type = options.type.value_or(type_);
-  place(*placed, name, shape, type, init, std::move(options));
+  place(*placed, name, std::move(whole), shape, type, init, std::move(options));
   parameters_.push_back(std::move(placed));
   return parameters_.back()->parameter;
+}
+
+Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init,
+                        Options options) {
+  parallel::Placement whole = placement_(name, shape);
+  const bool trained =
+      adapters_ == nullptr ||
+      std::ranges::all_of(whole.tensors, adapters_->trains, &parallel::CanonicalTensor::name);
+  Parameter& parameter = add(name, std::move(whole), std::move(shape), init, std::move(options));
+  parameter.trainable = trained;
+  return parameter;
 }
 
 ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::Init init,
                                 StateOptions options) {
   auto state = std::make_unique<ModuleState>();
-  place(state->placed, name, shape, kernels::accumulator(type_), init,
+  place(state->placed, name, placement_(name, shape), shape, kernels::accumulator(type_), init,
         {.divisions = std::move(options.divisions)});
   state->placed.parameter.trainable = false;
   state->observed_shape = options.observed.value_or(state->value().shape());

@@ -4,10 +4,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "nn/adapter_rules.h"
 #include "nn/module_state.h"
+#include "ops/low_rank.h"
 #include "parallel/model_ranks.h"
 
 namespace megatron::nn {
@@ -17,10 +21,15 @@ class Builder {
   using PlacementOf =
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
   // placement: the model family's mapping from a parameter's name and whole shape to canonical
-  // tensors.
+  // tensors. adapters: borrowed; null: none. With adapters, only they are trained, and what their
+  // rules name.
   Builder(Runtime& runtime, DType type, PlacementOf placement,
-          const parallel::ModelRanks& ranks = {})
-      : runtime_(runtime), type_(type), placement_(std::move(placement)), ranks_(ranks) {}
+          const parallel::ModelRanks& ranks = {}, const AdapterRules* adapters = nullptr)
+      : runtime_(runtime),
+        type_(type),
+        placement_(std::move(placement)),
+        ranks_(ranks),
+        adapters_(adapters) {}
 
   struct Options {
     int uses = 1;
@@ -41,6 +50,9 @@ class Builder {
   Parameter& add(const std::string& name, Shape shape, parallel::Init init) {
     return add(name, shape, init, Options());
   }
+  // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
+  // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
+  ops::LowRank add_adapter(const Parameter& matrix);
 
   struct StateOptions {
     // Shape of this rank's observations; default: the value's shape. observed, update: see
@@ -65,13 +77,31 @@ class Builder {
   std::vector<std::unique_ptr<StepSum>> take_step_sums() { return std::move(step_sums_); }
 
  private:
-  void place(parallel::ParameterSpec& placed, const std::string& name, Shape shape, DType type,
-             parallel::Init init, Options options) const;
+  void place(parallel::ParameterSpec& placed, const std::string& name, parallel::Placement whole,
+             Shape shape, DType type, parallel::Init init, Options options) const;
+  Parameter& add(const std::string& name, parallel::Placement whole, Shape shape,
+                 parallel::Init init, Options options);
+  // A canonical tensor of a matrix, its adapter, and the consecutive rows of the whole matrix that
+  // belong to it.
+  struct AdaptedPart {
+    parallel::CanonicalTensor tensor;
+    std::string module;
+    AdapterRules::Adapter adapter;
+    int64_t begin = 0, rows = 0;
+  };
+  std::vector<AdaptedPart> adapted_parts(const parallel::ParameterSpec& matrix) const;
+  ops::LowRank::Block add_block(const parallel::ParameterSpec& matrix,
+                                std::span<const AdaptedPart> parts, size_t index);
+  Parameter& add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
+                   size_t index);
+  ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
+                           const std::string& name);
 
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
   parallel::ModelRanks ranks_;
+  const AdapterRules* adapters_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<std::unique_ptr<StepSum>> step_sums_;

@@ -11,6 +11,7 @@ ColumnLinear::ColumnLinear(Builder& builder, const std::string& name, int64_t in
   const parallel::Division division{.axis = 0, .blocks = std::move(blocks)};
   weight_ = builder.add(name + ".weight", {out, in}, init, {.divisions = {division}});
   if (bias) bias_ = builder.add(name + ".bias", {out}, zeros(), {.divisions = {division}});
+  adapter_ = builder.add_adapter(*weight_.parameter);
 }
 
 RowLinear::RowLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
@@ -19,6 +20,7 @@ RowLinear::RowLinear(Builder& builder, const std::string& name, int64_t in, int6
       weight_(builder.add(name + ".weight", {out, in}, init,
                           {.divisions = {{.axis = 1, .blocks = {in}}}})) {
   if (bias) bias_ = builder.add(name + ".bias", {out}, zeros());
+  adapter_ = builder.add_adapter(*weight_.parameter);
 }
 
 }  // namespace megatron::nn

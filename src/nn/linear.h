@@ -13,18 +13,20 @@ class ColumnLinear {
   ColumnLinear(Builder& builder, const std::string& name, int64_t in, std::vector<int64_t> blocks,
                bool bias, parallel::Init init);
   Var operator()(Tape& tape, const Var& x) const {
-    return parallel::column_linear(tape, x, weight_, bias_, tensor_);
+    return parallel::column_linear(tape, x, weight_, bias_, tensor_, adapter_);
   }
-  // Applies the layer and its gelu (ops::linear_gelu).
+  // Applies the layer and its gelu (ops::linear_gelu); only without an adapter.
   ops::Gelu gelu(Tape& tape, const Var& x, bool keeps_v) const {
     return parallel::column_linear_gelu(tape, x, weight_, bias_, tensor_, keeps_v);
   }
   const Weight& weight() const { return weight_; }
   const Weight& bias() const { return bias_; }  // may be none
+  bool adapted() const { return static_cast<bool>(adapter_); }
 
  private:
   parallel::TensorParallel tensor_;
   Weight weight_, bias_;
+  ops::LowRank adapter_;
 };
 
 // The same with the inputs divided: its input is the output of a ColumnLinear on the same rank.
@@ -33,17 +35,20 @@ class RowLinear {
   RowLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
             parallel::Init init);
   Var operator()(Tape& tape, const Var& x) const {
-    return parallel::row_linear(tape, x, weight_, bias_, tensor_);
+    return parallel::row_linear(tape, x, weight_, bias_, tensor_, adapter_);
   }
+  // Only without an adapter.
   Var operator()(Tape& tape, const ops::Gelu& g) const {
     return parallel::row_linear(tape, g, weight_, bias_, tensor_);
   }
   const Weight& weight() const { return weight_; }
   const Weight& bias() const { return bias_; }  // may be none
+  bool adapted() const { return static_cast<bool>(adapter_); }
 
  private:
   parallel::TensorParallel tensor_;
   Weight weight_, bias_;
+  ops::LowRank adapter_;
 };
 
 }  // namespace megatron::nn

@@ -20,8 +20,8 @@ struct MlpConfig {
 // [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Modules of a tape: "mlp_act"
 // is f, whose input is kept; "mlp" is everything between the two products, including the first. A
 // plain gelu_tanh is an epilogue of the products, except with "mlp_act", because an epilogue may
-// use its input before it is rounded to the kept type. With several chunks, tokens pass through the
-// block a chunk at a time, and only x is kept (parallel/feed_forward.h).
+// use its input before it is rounded to the kept type, and with adapters. With several chunks,
+// tokens pass through the block a chunk at a time, and only x is kept (parallel/feed_forward.h).
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, int64_t hidden, const MlpConfig& config,
@@ -35,6 +35,7 @@ class Mlp {
   Var operator()(Tape& tape, const Var& x_TH) const {
     return chunks_ > 1 ? in_chunks(tape, x_TH) : down(tape, up(tape, x_TH));
   }
+  bool adapted() const { return up_.adapted() || down_.adapted(); }
 
   // The intermediate result between the halves: f(up x), and the input of f if it is an epilogue.
   // The second half is the down-projection. The halves do not divide tokens into chunks.
@@ -42,7 +43,7 @@ class Mlp {
     Var y, v;  // v: undefined if f is not an epilogue
   };
   Inner up(Tape& tape, const Var& x_TH) const {
-    const bool apart = tape.recomputes("mlp_act") && !tape.recomputes("mlp");
+    const bool apart = (tape.recomputes("mlp_act") && !tape.recomputes("mlp")) || adapted();
     if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated && !apart)
       return with_gelu(tape, x_TH);
     return {.y = tape.module(

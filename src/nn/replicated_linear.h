@@ -14,11 +14,15 @@ class ReplicatedLinear {
                    parallel::Init init)
       : weight_(builder.add(name + ".weight", {out, in}, init)) {
     if (bias) bias_ = builder.add(name + ".bias", {out}, zeros());
+    adapter_ = builder.add_adapter(*weight_.parameter);
   }
-  Var operator()(Tape& tape, const Var& x) const { return ops::linear(tape, x, weight_, bias_); }
+  Var operator()(Tape& tape, const Var& x) const {
+    return ops::linear(tape, x, weight_, bias_, MemoryClass::activations, adapter_);
+  }
 
  private:
   Weight weight_, bias_;
+  ops::LowRank adapter_;
 };
 
 }  // namespace megatron::nn

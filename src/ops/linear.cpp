@@ -3,12 +3,19 @@
 namespace megatron::ops {
 namespace {
 
+// Attributes of a product's node.
+struct Product {
+  bool has_bias = false;
+  LowRankNode adapter;
+};
+
 void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor& aux) {
   const Tensor& dy = backward.gradient(0);
   const Tensor& w = backward.weight(0).value();
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
   backward.kernels().gemm({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux},
                           backward.stream());
+  backward.attributes<Product>().adapter.input_gradient(backward, dy, dx);
   backward.set(0, dx);
 }
 
@@ -22,12 +29,16 @@ void linear_of_gelu_dgrad(Backward& backward) {
 }
 
 void linear_wgrad(Backward& backward) {
-  linear_weight_gradients(backward, backward.gradient(0), backward.saved(0));
+  const auto& product = backward.attributes<Product>();
+  const Tensor &dy = backward.gradient(0), &x = backward.saved(0);
+  linear_weight_gradients(backward, dy, x, product.has_bias);
+  product.adapter.weight_gradients(backward, dy, x);
 }
 
 Node linear_node(const Weight& weight, const Weight& bias) {
   Node node{.name = "linear", .weights = {weight}, .dgrad = linear_dgrad, .wgrad = linear_wgrad};
   if (bias) node.weights.push_back(bias);
+  node.attributes = Product{.has_bias = static_cast<bool>(bias), .adapter = {}};
   return node;
 }
 
@@ -54,9 +65,9 @@ kernels::GemmArgs linear_gelu_call(const Tensor& x, const Weight& weight, const 
   return call;
 }
 
-void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x) {
+void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x, bool has_bias) {
   const GradSlot dw = backward.grad_slot(0);
-  const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
+  const GradSlot db = has_bias ? backward.grad_slot(1) : GradSlot();
   if (dw.out.defined()) {
     backward.kernels().gemm(
         {.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta, .bias_gradient = db},
@@ -66,12 +77,18 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
   }
 }
 
-Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory) {
+Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory,
+           const LowRank& adapter) {
   Tensor y = result(tape, x.value, weight.value(), memory);
   tape.kernels().gemm(linear_call(x.value, weight, bias, y), tape.stream());
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
-  node.saved = {weight.for_gradient(x.value)};
+  node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
+  if (adapter) {
+    std::vector<Tensor> inner = add_low_rank(tape, adapter, x.value, y);
+    node.attributes =
+        Product{.has_bias = static_cast<bool>(bias), .adapter = {node, adapter, std::move(inner)}};
+  }
   return tape.record_one(std::move(node), y);
 }
 

@@ -1,14 +1,15 @@
 #pragma once
 
 #include "autograd/tape.h"
+#include "ops/low_rank.h"
 
 namespace megatron::ops {
 
 // y = x w^T + b.   x [T,in], w [out,in], b [out] or none, y [T,out].
 // Weight gradients (dw = dy^T x, db = column sums of dy) are written to their grad slots and can
-// run separately from the input's gradient (dx = dy w). memory: class of y.
+// run separately from the input's gradient (dx = dy w). memory: class of y. adapter: added to w.
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias = {},
-           MemoryClass memory = MemoryClass::activations);
+           MemoryClass memory = MemoryClass::activations, const LowRank& adapter = {});
 
 // A value and its gelu (tanh form, kernels/activation.h): x receives the gradient of both; y is a
 // constant of the tape.
@@ -28,7 +29,7 @@ kernels::GemmArgs linear_call(const Tensor& x, const Weight& weight, const Weigh
                               const Tensor& y);
 kernels::GemmArgs linear_gelu_call(const Tensor& x, const Weight& weight, const Weight& bias,
                                    const Tensor& v, const Tensor& y);
-// Computes the weight gradients of a node with weights {w} or {w, b}.
-void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x);
+// Computes the gradients of a node's first weight w and, if has_bias, its second, b.
+void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x, bool has_bias);
 
 }  // namespace megatron::ops

@@ -7,22 +7,30 @@
 namespace megatron::parallel {
 namespace {
 
+struct ColumnProduct {
+  ColumnInput input;
+  bool has_bias = false;
+  ops::LowRankNode adapter;
+};
+
 void column_product_dgrad(Backward& backward) {
-  const auto& input = backward.attributes<ColumnInput>();
+  const auto& [input, has_bias, adapter] = backward.attributes<ColumnProduct>();
   const Weight& weight = backward.weight(0);
-  if (weight.parameter->trainable) input.begin_gather(backward);
+  if (adapter || weight.trainable()) input.begin_gather(backward);
   if (!backward.needs(0)) return;
   const Tensor &dy = backward.gradient(0), &w = weight.value();
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
   backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
+  adapter.input_gradient(backward, dy, dx);
   input.begin_sum(backward, dx);
 }
 
 void column_product_wgrad(Backward& backward) {
-  const auto& input = backward.attributes<ColumnInput>();
-  const bool trainable = backward.weight(0).parameter->trainable;
-  ops::linear_weight_gradients(backward, backward.gradient(0),
-                               trainable ? input.gathered(backward) : Tensor());
+  const auto& [input, has_bias, adapter] = backward.attributes<ColumnProduct>();
+  const bool reads_x = adapter || backward.weight(0).trainable();
+  const Tensor x = reads_x ? input.gathered(backward) : Tensor();
+  ops::linear_weight_gradients(backward, backward.gradient(0), x, has_bias);
+  adapter.weight_gradients(backward, backward.gradient(0), x);
   input.release();
 }
 
@@ -49,17 +57,20 @@ Var add_bias(Tape& tape, const Var& y, const Weight& bias) {
 
 // Records the nodes of a column product.
 Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& weight,
-                  const Weight& bias, const TensorParallel& tp, const Tensor& y) {
+                  const Weight& bias, const TensorParallel& tp, const Tensor& y,
+                  const ops::LowRank& adapter = {}) {
   ColumnInput in(tp);
   const Var input = in.record(tape, x, whole);
   Node node{.name = "column_linear",
             .inputs = {input.id},
-            .saved = {weight.for_gradient(x.value)},
+            .saved = {adapter ? x.value : weight.for_gradient(x.value)},
             .weights = {weight},
             .dgrad = column_product_dgrad,
             .wgrad = column_product_wgrad};
   if (bias) node.weights.push_back(bias);
-  node.attributes = std::move(in);
+  ops::LowRankNode adapted;
+  if (adapter) adapted = {node, adapter, ops::add_low_rank(tape, adapter, whole, y)};
+  node.attributes = ColumnProduct{std::move(in), static_cast<bool>(bias), std::move(adapted)};
   return tape.record_one(std::move(node), y);
 }
 
@@ -114,12 +125,12 @@ Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorPara
 }
 
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-                  const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
+                  const TensorParallel& tp, const ops::LowRank& adapter) {
+  if (alone(tp.group)) return ops::linear(tape, x, weight, bias, MemoryClass::activations, adapter);
   const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   tape.kernels().gemm(ops::linear_call(whole, weight, bias, y), tape.stream());
-  return record_column(tape, x, whole, weight, bias, tp, y);
+  return record_column(tape, x, whole, weight, bias, tp, y, adapter);
 }
 
 ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
@@ -134,9 +145,9 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
 }
 
 Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-               const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
-  return row_sum(tape, ops::linear(tape, x, weight, {}, partial_memory(tp)), bias, tp);
+               const TensorParallel& tp, const ops::LowRank& adapter) {
+  if (alone(tp.group)) return ops::linear(tape, x, weight, bias, MemoryClass::activations, adapter);
+  return row_sum(tape, ops::linear(tape, x, weight, {}, partial_memory(tp), adapter), bias, tp);
 }
 
 Var row_linear(Tape& tape, const ops::Gelu& g, const Weight& weight, const Weight& bias,

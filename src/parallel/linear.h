@@ -12,9 +12,10 @@ namespace megatron::parallel {
 // [T/n, in], gathered first (the gathered x is not kept but gathered again in backward, overlapped
 // with the product that computes dx). weight [out/n, in], bias [out/n] or none. Backward: dx is
 // summed over the ranks (divided tokens: reduce-scattered), overlapped with the product that
-// computes the weight's gradient.
+// computes the weight's gradient. adapter: added to this rank's weight; a is the same on all ranks,
+// and each rank's gradient of it is a partial sum; b has the rows of this rank's outputs.
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-                  const TensorParallel& tp);
+                  const TensorParallel& tp, const ops::LowRank& adapter = {});
 
 // The same for ops::linear_gelu.
 ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
@@ -22,9 +23,11 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
 
 // Inputs divided: y = sum over ranks of x w^T, + b. x [T, in/n], weight [out, in/n], bias [out],
 // the same on all ranks, or none. y [T, out], the same on all ranks; with divided tokens [T/n,
-// out], and the gradient of the bias is then a partial sum.
+// out], and the gradient of the bias is then a partial sum. adapter: added to this rank's weight; a
+// has the columns of this rank's inputs, b is the same on all ranks, and each rank's gradient of it
+// is a partial sum. Nothing of it is sent: its products are summed with those of the weight.
 Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-               const TensorParallel& tp);
+               const TensorParallel& tp, const ops::LowRank& adapter = {});
 
 // The same for g.y; g.x receives the gradient, as in ops::linear.
 Var row_linear(Tape& tape, const ops::Gelu& g, const Weight& weight, const Weight& bias,

@@ -236,14 +236,15 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   const Tensor values = shard.value.view({shard.size()});
   kernels.fill({.out = values, .value = 0}, stream);
   if (placed.init.kind == Init::Kind::zeros) return;
-  const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
+  const bool xavier = placed.init.kind == Init::Kind::xavier_uniform,
+             uniform = xavier || placed.init.kind == Init::Kind::uniform;
   kernels::DrawArgs draws{
       .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
-      .scale = placed.init.standard_deviation,
+      .scale = placed.init.scale,
       .seed = seed};
   for (const CanonicalTensor& part : placed.placement.tensors) {
     draws.stream = hash_name(part.name);
-    if (uniform) draws.scale = xavier_width(placed.placement, part);
+    if (xavier) draws.scale = xavier_width(placed.placement, part);
     for (const Runs& runs :
          runs_of(part, placed.parameter.value.shape(), shard.begin, shard.size())) {
       const Tensor rows = rows_of(values, runs);

@@ -49,9 +49,10 @@ struct Placement {
 // RandomStream(seed, name) at i, so that they do not depend on the layout.
 struct Init {
   // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of
-  // the whole parameter, whose rows may belong to several canonical tensors.
-  enum class Kind { normal, zeros, ones, xavier_uniform } kind = Kind::zeros;
-  double standard_deviation = 0;  // for a normal distribution
+  // the whole parameter, whose rows may belong to several canonical tensors. uniform: in [-scale,
+  // scale).
+  enum class Kind { normal, zeros, ones, xavier_uniform, uniform } kind = Kind::zeros;
+  double scale = 0;  // standard deviation of a normal distribution
 };
 
 // The groups of ranks that share a module (parallel/model_ranks.h).

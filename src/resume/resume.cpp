@@ -86,7 +86,7 @@ std::string folder_around(const std::string& path) {
 
 bool is_model(const std::string& path) {
   std::error_code error;
-  return fs::exists(fs::path(path) / "config.json", error);
+  return fs::exists(fs::path(path) / "config.json", error) || checkpoint::is_adapter(path);
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
+#include "comm/threads.h"
 #include "kernels/observer.h"
+#include "models/adapters/adapter_rules.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
@@ -183,8 +185,11 @@ void Subject::backward(const ExpectedBatch& batch, Results& results) {
   const corpus::HostBatch own = own_tokens(batch.share(data.rank(), data.size()));
   double divisor = 1;
   const training::StepReport step = model_.step.accumulate({&own, 1}, divisor);
+  std::vector<parallel::Shard> trained;
+  std::ranges::copy_if(model_.shards(), std::back_inserter(trained),
+                       [](const auto& shard) { return shard.gradient.defined(); });
   results.gradients.add(
-      model_.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
+      trained, [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
   const std::lock_guard lock(results.mutex);
   results.loss = step.loss;
 }
@@ -268,7 +273,8 @@ void compare_routers(Expected& expected, const Results& results, const models::M
                  tolerance::kGoldenLossRelative);
 }
 
-void compare_gradients(Expected& expected, Results& results, Report& report) {
+void compare_gradients(Expected& expected, Results& results, const models::Model& model,
+                       Report& report) {
   if (expected.contains("loss")) {
     const std::vector<double> value = expected.doubles("loss");
     report.compare("loss", "loss",
@@ -278,7 +284,9 @@ void compare_gradients(Expected& expected, Results& results, Report& report) {
   for (const std::string& name : results.gradients.different())
     report.fail(fmt::format("ranks that share {} have different gradients of it", name));
   for (const auto& [name, values] : results.gradients.tensors()) {
-    const std::string key = "grad." + name;
+    const models::LoraConfig* const adapter = model->adapter();
+    const std::string key =
+        "grad." + (adapter == nullptr ? name : models::stored_with_adapter(*adapter, name));
     if (!expected.contains(key)) {
       report.fail(fmt::format("{} is not in expected.safetensors", key));
       continue;
@@ -340,7 +348,7 @@ std::string VerifyOptions::text() const {
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
   const checkpoint::ModelDirectory files(directory, options.reading);
   const models::Model model =
-      models::model_from_directory(directory)->with({.hidden_dropout = 0, .attention_dropout = 0});
+      models::model_of(files)->with({.hidden_dropout = 0, .attention_dropout = 0});
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");
@@ -363,7 +371,7 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     });
     compare_forward(expected, results, batch, report);
     compare_routers(expected, results, model, batch, report);
-    compare_gradients(expected, results, report);
+    compare_gradients(expected, results, model, report);
     if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
     expected.report_unused(report);
     reports.push_back(std::move(report));

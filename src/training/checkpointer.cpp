@@ -42,8 +42,9 @@ Checkpointer::~Checkpointer() {
 checkpoint::Contents Checkpointer::contents(const resume::TrainerState& state) const {
   checkpoint::Contents contents;
   contents.config = saved_.config;
-  contents.model = without_copies(held_weights(step_));
-  contents.whole_model = whole_.weights;
+  contents.is_adapter = whole_.model->adapter() != nullptr;
+  contents.model = without_copies(held_saved(step_, whole_.model, renamed_));
+  contents.whole_model = whole_.saved;
   if (state.has_optimizer) {
     contents.optimizer = without_copies(held_states(step_.optimizer()));
     contents.whole_optimizer = whole_.optimizer;

@@ -23,7 +23,7 @@ namespace megatron::training {
 
 // Contents of a run's checkpoints besides its tensors.
 struct SavedFiles {
-  Json config;            // config.json
+  Json config;            // config.json; of an adapter: adapter_config.json
   NamedFiles companions;  // tokenizer
 };
 
@@ -79,6 +79,7 @@ class Checkpointer {
   Runtime& runtime_;
   const FileSystem& files_;
   resume::SaveDirectory directory_;
+  mutable RenamedPlacements renamed_;  // of held_saved()
   std::unique_ptr<InFlight> save_;
   int64_t last_saved_ = -1;
 };

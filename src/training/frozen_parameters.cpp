@@ -61,6 +61,10 @@ FrozenParameters::FrozenParameters(const models::Model& model,
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const parallel::ModelPart undivided{.layers = model->num_layers()};
   const auto whole = shape_of(model, undivided, shapes_only);
+  if (!any(model, patterns)) return;
+  if (model->adapter() != nullptr)
+    for (const parallel::ParameterSpec* placed : models::tensors_of(*whole))
+      if (!placed->parameter.trainable) names_.insert(placed->parameter.name);
   std::vector<bool> fitted(patterns.size());
   std::vector<std::string> all;
   for (const parallel::ParameterSpec* placed : models::tensors_of(*whole)) {

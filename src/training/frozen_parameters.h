@@ -1,4 +1,5 @@
-// --freeze: the parameters and module states of a model that training does not change.
+// --freeze, and adapters: the parameters and module states of a model that training does not
+// change.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,11 @@ namespace megatron::training {
 class FrozenParameters {
  public:
   FrozenParameters() = default;  // none
+  // True if a model with these patterns has frozen parameters.
+  static bool any(const models::Model& model, std::span<const std::string> patterns) {
+    return model->adapter() != nullptr || !patterns.empty();
+  }
+  // Those of a model with an adapter are what the adapter leaves alone, and what fits a pattern.
   // patterns: shell patterns (fnmatch: *, ?, [...]) of whole names of tensors in checkpoints:
   // "model.layers.[0-3].*". Throws Error if one fits no name, if they divide the tensors of one
   // parameter (query, key and value are one matrix here), or if nothing is left to train.

@@ -35,6 +35,10 @@ NamedFiles files_at(const std::string& path, std::initializer_list<std::string_v
 
 ShapeSource directory_source(const std::string& directory) {
   ShapeSource source{.name = directory, .directory = directory};
+  if (checkpoint::is_adapter(directory)) {
+    source.config = checkpoint::ModelDirectory(directory).config();
+    return source;
+  }
   source.config = Json::read(source.path());
   if (source.config.is_object()) checkpoint::take_mxfp4(source.config, source.path());
   return source;

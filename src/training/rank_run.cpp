@@ -113,8 +113,17 @@ void RankRun::load_weights(const resume::StartingPoint& start) {
     if (lead()) log::warning("{}", absent_states_text(start.weights->path(), absent));
   }
   if (plan_.new_head) absent.push_back(plan_.whole.head);
+  if (plan_.new_adapter()) draw_new_adapter(absent);
   training::load_weights(*start.weights, model_.held(), plan_.whole,
                          {.absent = absent, .tells = lead(), .stored_tokens = plan_.stored_tokens});
+}
+
+void RankRun::draw_new_adapter(std::vector<std::string>& absent) {
+  const std::vector<std::string> names = adapter_tensors(plan_.whole);
+  for (const parallel::Shard& shard : model_.step.shards())
+    if (shard.placed->placement.tensors.at(0).name.starts_with(checkpoint::kAdapterPrefix))
+      parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  absent.insert(absent.end(), names.begin(), names.end());
 }
 
 void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory) {

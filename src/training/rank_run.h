@@ -32,6 +32,7 @@ class RankRun {
   void load_weights(const resume::StartingPoint& start);
   void draw_new_tokens(const checkpoint::ModelDirectory& directory);
   void draw_new_head(const checkpoint::ModelDirectory& directory);
+  void draw_new_adapter(std::vector<std::string>& absent);
   void tune_gemms(StepFeed& feed);
   void train_on(StepFeed& feed);
   std::optional<report::EndReason> finish_iteration(int64_t iteration);

@@ -55,6 +55,10 @@ struct RunPlan : SettledRun {
   int64_t train_samples = 0;  // number requested from the training set
   plan::Plan expected;        // resources that the run will need
 
+  // True if the run trains an adapter that its first weights do not have.
+  bool new_adapter() const {
+    return model->adapter() != nullptr && start.weights != nullptr && !start.weights->is_adapter();
+  }
   int64_t first_iteration() const { return start.state.iteration; }  // steps done before
   // True if the run evaluates once at its end on the third share of --split, or on separate test
   // data, if any.

@@ -136,6 +136,17 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
                         whole.table));
 }
 
+// The name under which an adapter's directory has a tensor of the base model that it trains; "" if
+// it has none.
+std::string name_in_adapter(const ModelDirectory& directory, const std::string& tensor) {
+  const size_t dot = tensor.rfind('.');
+  const std::string prefix(checkpoint::kAdapterPrefix);
+  for (const std::string& name :
+       {prefix + tensor, prefix + tensor.substr(0, dot) + ".base_layer" + tensor.substr(dot)})
+    if (directory.find(name) != nullptr) return name;
+  return {};
+}
+
 }  // namespace
 
 StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& directory) {
@@ -146,6 +157,12 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
   const std::string output = tied ? search.find(tied->output) : std::string();
   for (const checkpoint::WholeTensor& tensor : whole.weights) {
     std::string found = search.find(tensor.name);
+    if (directory.is_adapter()) {
+      if (std::string own = name_in_adapter(directory, tensor.name); !own.empty()) {
+        if (!found.empty()) left_out_.push_back({found, "is replaced by " + own});
+        found = std::move(own);
+      }
+    }
     if (tied && tensor.name == tied->table && !output.empty()) {
       if (found.empty()) {
         found = output;

@@ -56,7 +56,8 @@ TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed
                            const ModelLayout& layout, comm::Group& world, Runtime& run_time,
                            StepOptions options)
     : runtime(run_time),
-      frozen(options.freeze.empty() ? FrozenParameters() : FrozenParameters(model, options.freeze)),
+      frozen(FrozenParameters::any(model, options.freeze) ? FrozenParameters(model, options.freeze)
+                                                          : FrozenParameters()),
       ranks(checked(layout.ranks, model), world),
       parts(model, ranks, layout.layers, runtime, type, seed, frozen),
       step(parts.chunks(), type, ranks, runtime,

@@ -5,10 +5,27 @@
 
 #include "base/log.h"
 #include "checkpoint/name_list.h"
+#include "models/adapters/adapter_rules.h"
 #include "training/stored_names.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
+namespace {
+
+std::vector<checkpoint::WholeTensor> saved_of(const WholeModel& whole,
+                                              const models::Stage& undivided) {
+  const models::LoraConfig* const adapter = whole.model->adapter();
+  if (adapter == nullptr) return whole.weights;
+  std::vector<parallel::ParameterSpec*> trained;
+  std::ranges::copy_if(undivided.parameters(), std::back_inserter(trained),
+                       [](const auto* spec) { return spec->parameter.trainable; });
+  std::vector<checkpoint::WholeTensor> saved = checkpoint::whole_tensors(trained);
+  for (checkpoint::WholeTensor& tensor : saved)
+    tensor.name = models::stored_with_adapter(*adapter, tensor.name);
+  return saved;
+}
+
+}  // namespace
 
 WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer,
@@ -35,6 +52,7 @@ WholeModel whole_model(const models::Stage& undivided) {
   for (const nn::ModuleState* state : undivided.states())
     for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
       whole.states.push_back(part.name);
+  whole.saved = saved_of(whole, undivided);
   return whole;
 }
 
@@ -46,6 +64,31 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
     held.insert(held.end(), one.begin(), one.end());
   }
   return held;
+}
+
+std::vector<checkpoint::HeldTensor> held_saved(const TrainStep& step, const models::Model& model,
+                                               RenamedPlacements& renamed) {
+  const models::LoraConfig* const adapter = model->adapter();
+  if (adapter == nullptr) return held_weights(step);
+  std::vector<parallel::Shard> trained;
+  std::ranges::copy_if(step.shards(), std::back_inserter(trained),
+                       [](const auto& shard) { return shard.placed->parameter.trainable; });
+  std::vector<checkpoint::HeldTensor> held = checkpoint::held(trained);
+  for (checkpoint::HeldTensor& tensor : held) {
+    const auto [place, is_new] = renamed.try_emplace(tensor.placement, *tensor.placement);
+    if (is_new)
+      for (parallel::CanonicalTensor& part : place->second.tensors)
+        part.name = models::stored_with_adapter(*adapter, part.name);
+    tensor.placement = &place->second;
+  }
+  return held;
+}
+
+std::vector<std::string> adapter_tensors(const WholeModel& whole) {
+  std::vector<std::string> names;
+  for (const checkpoint::WholeTensor& tensor : whole.weights)
+    if (tensor.name.starts_with(checkpoint::kAdapterPrefix)) names.push_back(tensor.name);
+  return names;
 }
 
 bool has_a_row_per_token(const WholeModel& whole, const std::string& tensor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct WholeModel {
   std::vector<std::string> states;  // names of the weights that are module states
   std::string table, head;          // names of the embedding and of the output layer; head "": tied
   bool new_head = false;            // the directory that is read need not have the head
+  // What checkpoints have of the weights: all of them, or the adapter's and those that it trains.
+  std::vector<checkpoint::WholeTensor> saved;
   models::Model model;
 };
 
@@ -35,6 +38,13 @@ WholeModel whole_model(const models::Stage& undivided);
 
 // This rank's part of the model's tensors: shards of parameters, then states.
 std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
+// Placements with the names in an adapter's directory, by those of the parameters.
+using RenamedPlacements = std::map<const parallel::Placement*, parallel::Placement>;
+// Those that checkpoints have. renamed: must outlive the result.
+std::vector<checkpoint::HeldTensor> held_saved(const TrainStep& step, const models::Model& model,
+                                               RenamedPlacements& renamed);
+// Names of an adapter's own tensors among the weights; none for a model without one.
+std::vector<std::string> adapter_tensors(const WholeModel& whole);
 // Names of the model's states that a directory lacks, because the model was trained elsewhere or by
 // code without such states.
 std::vector<std::string> absent_states(const WholeModel& whole,

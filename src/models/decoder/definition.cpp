@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/adapters/adapter_rules.h"
 #include "models/decoder/definition_parts.h"
 #include "models/decoder/model.h"
 
@@ -14,11 +15,15 @@ double real(int64_t value) { return static_cast<double>(value); }
 class DecoderDefinition final : public ModelDefinition,
                                 public std::enable_shared_from_this<DecoderDefinition> {
  public:
-  DecoderDefinition(DecoderValue value, const DecoderFamily& family, ConfigForm form)
+  DecoderDefinition(DecoderValue value, const DecoderFamily& family, ConfigForm form,
+                    std::shared_ptr<const LoraConfig> adapter)
       : ModelDefinition(facts_of(value, family.name)),
         v_(std::move(value)),
         family_(family),
-        form_(form) {}
+        form_(form),
+        adapter_(std::move(adapter)) {
+    if (adapter_ != nullptr) rules_ = adapter_rules(*adapter_);
+  }
 
   double training_flops(int64_t length) const override;
   int64_t context_class(int64_t length) const override;
@@ -49,6 +54,7 @@ class DecoderDefinition final : public ModelDefinition,
   }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
+  const LoraConfig* adapter() const override { return adapter_.get(); }
   UpcycledModel upcycled(const UpcyclingFlags& flags) const override {
     return upcycled_decoder(v_, family_, form_, flags);
   }
@@ -59,7 +65,8 @@ class DecoderDefinition final : public ModelDefinition,
                                                              const Shape& shape) {
       return placement_of(map, v_, name, shape);
     };
-    return std::make_unique<DecoderModel>(Model(shared_from_this()), v_, placement, runtime, type,
+    return std::make_unique<DecoderModel>(Model(shared_from_this()), v_, placement,
+                                          adapter_ == nullptr ? nullptr : &rules_, runtime, type,
                                           seed, part, ranks);
   }
   std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
@@ -87,6 +94,8 @@ class DecoderDefinition final : public ModelDefinition,
   const DecoderValue v_;
   const DecoderFamily& family_;
   const ConfigForm form_;
+  const std::shared_ptr<const LoraConfig> adapter_;  // null: none
+  nn::AdapterRules rules_;                           // of it
 };
 
 double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length) const {
@@ -178,19 +187,26 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
     other.router.stated_aux_loss = v_.router.stated_aux_loss;
     other.router.states_router_logits = v_.router.states_router_logits;
   }
-  if (!changes.score_head) return decoder_model(other, family_, form_);
-  set_score_head(other, *changes.score_head);
-  const Model scored = decoder_model(other, family_, form_);
+  const auto& adapter = changes.adapter != nullptr ? changes.adapter : adapter_;
+  if (changes.score_head) set_score_head(other, *changes.score_head);
+  const Model changed = decoder_model(other, family_, form_, adapter);
+  if (changes.adapter != nullptr) {
+    Runtime shapes_only({DeviceKind::meta, 0}, 1);
+    check_adapter(*adapter,
+                  *changed->build(shapes_only, DType::f32, 0, {.layers = num_layers()}, {}));
+  }
+  if (!changes.score_head) return changed;
   // Throws Error if config.json could not say so.
-  static_cast<void>(scored->config_json(DType::f32));
-  return scored;
+  static_cast<void>(changed->config_json(DType::f32));
+  return changed;
 }
 
 }  // namespace
 
-Model decoder_model(const DecoderValue& value, const DecoderFamily& family, ConfigForm form) {
+Model decoder_model(const DecoderValue& value, const DecoderFamily& family, ConfigForm form,
+                    std::shared_ptr<const LoraConfig> adapter) {
   value.check();
-  return Model(std::make_shared<DecoderDefinition>(value, family, form));
+  return Model(std::make_shared<DecoderDefinition>(value, family, form, std::move(adapter)));
 }
 
 Model decoder_model(const DecoderValue& value) { return decoder_model(value, family_for(value)); }

@@ -9,7 +9,8 @@ namespace megatron::models {
 
 // Throws Error as DecoderValue::check() does.
 Model decoder_model(const DecoderValue& value, const DecoderFamily& family,
-                    ConfigForm form = ConfigForm::transformers_5);
+                    ConfigForm form = ConfigForm::transformers_5,
+                    std::shared_ptr<const LoraConfig> adapter = nullptr);
 // A model of the family that family_for() finds.
 Model decoder_model(const DecoderValue& value);
 

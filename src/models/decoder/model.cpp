@@ -49,7 +49,8 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
 }  // namespace
 
 DecoderModel::DecoderModel(Model model, const DecoderValue& value,
-                           const nn::Builder::PlacementOf& placement, Runtime& runtime, DType type,
+                           const nn::Builder::PlacementOf& placement,
+                           const nn::AdapterRules* adapters, Runtime& runtime, DType type,
                            uint64_t seed, const parallel::ModelPart& part,
                            const parallel::ModelRanks& ranks)
     : model_(std::move(model)),
@@ -59,7 +60,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
                                                     : value.embedding_scale) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= value.num_layers());
-  nn::Builder builder(runtime, type, placement, ranks);
+  nn::Builder builder(runtime, type, placement, ranks, adapters);
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
   build_layers(builder, seed);

@@ -16,9 +16,10 @@ namespace megatron::models {
 class DecoderModel final : public Stage {
  public:
   // model: the whole model, which owns `value`; that has been checked. placement: of its family.
+  // adapters: null, or what the model owns.
   DecoderModel(Model model, const DecoderValue& value, const nn::Builder::PlacementOf& placement,
-               Runtime& runtime, DType type, uint64_t seed, const parallel::ModelPart& part,
-               const parallel::ModelRanks& ranks);
+               const nn::AdapterRules* adapters, Runtime& runtime, DType type, uint64_t seed,
+               const parallel::ModelPart& part, const parallel::ModelRanks& ranks);
 
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }

@@ -293,7 +293,7 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   }
   MetaRun& run = *first;
   p.parameters = plan::count_parameters(*whole);
-  if (!s.optimizer.freeze.empty())
+  if (FrozenParameters::any(model, s.optimizer.freeze))
     p.trained = FrozenParameters(model, s.optimizer.freeze).trained();
   p.memory = p.stages.front();
   p.kernels = plan::kernel_work(run.work());

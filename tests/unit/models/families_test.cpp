@@ -257,7 +257,7 @@ TEST(Families, MuPScalesWhatItSays) {
         << placed->parameter.name;
     const auto wanted = deviations.find(placed->parameter.name);
     if (wanted == deviations.end()) continue;
-    EXPECT_DOUBLE_EQ(placed->init.standard_deviation, wanted->second) << wanted->first;
+    EXPECT_DOUBLE_EQ(placed->init.scale, wanted->second) << wanted->first;
     ++seen;
   }
   EXPECT_EQ(seen, deviations.size());

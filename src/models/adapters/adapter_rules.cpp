@@ -1,0 +1,114 @@
+#include "models/adapters/adapter_rules.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/model_directory.h"
+#include "checkpoint/name_list.h"
+#include "models/stage.h"
+
+namespace megatron::models {
+namespace {
+
+constexpr std::string_view kWeight = ".weight", kBias = ".bias", kA = ".lora_A.weight";
+
+// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.bias".
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+bool trains(const LoraConfig& config, const std::string& tensor) {
+  const std::string module = module_of(tensor);
+  if (saves_module(config, module)) return true;
+  if (!tensor.ends_with(kBias) || config.bias == LoraBias::none) return false;
+  return config.bias == LoraBias::all || adapter_of(config, module, ModuleKind::linear).has_value();
+}
+
+std::string prefixed(const std::string& name) {
+  return std::string(checkpoint::kAdapterPrefix) + name;
+}
+
+// The modules of a model, by what their weights are, and those that have an adapter.
+struct Modules {
+  explicit Modules(const Stage& whole) {
+    const std::string prefix(checkpoint::kAdapterPrefix);
+    for (const parallel::ParameterSpec* spec : whole.parameters()) {
+      for (const parallel::CanonicalTensor& tensor : spec->placement.tensors) {
+        const std::string& name = tensor.name;
+        if (name.starts_with(prefix)) {
+          if (name.ends_with(kA))
+            adapted.insert(name.substr(prefix.size(), name.size() - prefix.size() - kA.size()));
+        } else if (name.ends_with(kWeight)) {
+          all.emplace_back(module_of(name), spec->role);
+        }
+      }
+    }
+  }
+
+  static ModuleKind kind_of(parallel::Role role) {
+    if (role == parallel::Role::embedding) return ModuleKind::embedding;
+    return role == parallel::Role::output ? ModuleKind::output : ModuleKind::linear;
+  }
+
+  std::vector<std::pair<std::string, parallel::Role>> all;
+  std::set<std::string> adapted;
+};
+
+// A name of the targets that no module of the model fits; "" if there is none.
+std::string idle_target(const LoraConfig& config, const Modules& modules) {
+  for (const std::string& name : config.targets.names) {
+    const ModuleNames alone{.names = {name}};
+    if (std::ranges::none_of(modules.all,
+                             [&](const auto& module) { return alone.fit(module.first); }))
+      return name;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string stored_with_adapter(const LoraConfig& config, const std::string& tensor) {
+  if (tensor.starts_with(checkpoint::kAdapterPrefix)) return tensor;
+  const std::string module = module_of(tensor);
+  const bool inside =
+      !saves_module(config, module) && adapter_of(config, module, ModuleKind::linear).has_value();
+  return prefixed(module + (inside ? ".base_layer" : "") + tensor.substr(module.size()));
+}
+
+nn::AdapterRules adapter_rules(const LoraConfig& config) {
+  return {.adapter_of =
+              [&config](const std::string& module) -> std::optional<nn::AdapterRules::Adapter> {
+            const auto adapter = adapter_of(config, module, ModuleKind::linear);
+            if (!adapter) return std::nullopt;
+            return nn::AdapterRules::Adapter{.rank = adapter->rank, .scale = adapter->scale};
+          },
+          .stored_name =
+              [](const std::string& module, bool is_b) {
+                return prefixed(module) + (is_b ? ".lora_B.weight" : std::string(kA));
+              },
+          .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
+          .gaussian_a = config.init == LoraInit::gaussian,
+          .random_b = config.init == LoraInit::random};
+}
+
+void check_adapter(const LoraConfig& config, const Stage& whole) {
+  const Modules modules(whole);
+  std::vector<std::string> names, unfit;
+  for (const auto& [module, role] : modules.all) {
+    names.push_back(module);
+    if (adapter_of(config, module, Modules::kind_of(role)) && !modules.adapted.contains(module))
+      unfit.push_back(module);
+  }
+  const std::string idle = idle_target(config, modules);
+  MG_CHECK(idle.empty(),
+           "the adapter's target '{}' fits no module of the model, whose modules are {}", idle,
+           checkpoint::counted(names));
+  MG_CHECK(unfit.empty() || config.all_linear,
+           "the adapter's targets include {}, which cannot have one: choose among the matrices of "
+           "attention and feed-forward blocks",
+           checkpoint::counted(unfit));
+  MG_CHECK(!modules.adapted.empty(),
+           "the adapter's targets fit no module of the model, whose modules are {}",
+           checkpoint::counted(names));
+}
+
+}  // namespace megatron::models

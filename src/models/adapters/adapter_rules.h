@@ -1,0 +1,25 @@
+// Applies an adapter's configuration to the parameters of a model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "models/adapters/lora_config.h"
+#include "nn/adapter_rules.h"
+
+namespace megatron::models {
+
+class Stage;
+
+// The rules refer to `config`.
+nn::AdapterRules adapter_rules(const LoraConfig& config);
+
+// The name in the adapter's directory of a tensor that is trained: of the adapter itself, or of the
+// model.
+std::string stored_with_adapter(const LoraConfig& config, const std::string& tensor);
+
+// Checks an adapter against the whole model, built with it. Throws Error naming a target that fits
+// no module, modules that cannot have an adapter, or that no module has one.
+void check_adapter(const LoraConfig& config, const Stage& whole);
+
+}  // namespace megatron::models
