@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -55,13 +54,17 @@ class PythonPattern {
     if (c == 'Z' || c == 'v') {  // other meanings in PCRE2
       out_ += c == 'Z' ? "\\z" : "\\x0b";
       at_ += 2;
-    } else if (c == 'u' || c == 'U') {
-      const size_t digits = c == 'u' ? 4 : 8;
-      out_ += fmt::format("\\x{{{}}}", rest().substr(2, digits));
-      at_ = std::min(text_.size(), at_ + 2 + digits);
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+      const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+      const std::string_view digits = rest().substr(2, count);
+      if (digits.size() < count ||
+          digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos)
+        refuse(fmt::format("\\{} needs {} hexadecimal digits", c, count));
+      out_ += fmt::format("\\x{{{}}}", digits);
+      at_ += 2 + count;
     } else {
       const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-      if (letter && std::string_view("AbBdDsSwWafnrtx").find(c) == std::string_view::npos)
+      if (letter && std::string_view("AbBdDsSwWafnrt").find(c) == std::string_view::npos)
         refuse(fmt::format("Python's re has no escape \\{}", c));
       copy(2);
     }

@@ -301,7 +301,7 @@ TEST(NamePattern, MatchesAsPythonDoes) {
   EXPECT_TRUE(fits("[[a]b]", "ab]")) << "a class of '[' and 'a'";
   EXPECT_TRUE(fits("[]&&x]", "&"));
   EXPECT_TRUE(fits("(?i)A(?P<n>b)(?P=n)", "aBB"));
-  EXPECT_TRUE(fits("x(?i:Y)\\u007a", "xyz"));
+  EXPECT_TRUE(fits("\\x78(?i:Y)\\u007a", "xyz"));
   EXPECT_TRUE(fits("(a)\\1(?=b)b", "aab"));
   const NamePattern end("(q|k)_proj", NamePattern::Use::ending);
   EXPECT_TRUE(end.fits("q_proj"));
@@ -312,7 +312,7 @@ TEST(NamePattern, MatchesAsPythonDoes) {
 
 TEST(NamePattern, RefusesWhatPythonDoes) {
   for (const char* bad : {"a)(b", "(a", "*", "\\p{L}", "\\Qa", "\\K", "(?|a)", "(?R)", "(*ACCEPT)",
-                          "a(?i)b", "(?<n>a)", "a\\"})
+                          "a(?i)b", "(?<n>a)", "a\\", "\\x4g", "\\u00"})
     expect_contains(error_of([&] { NamePattern pattern(bad); }), {"regular expression", bad});
   expect_contains(error_of([] { NamePattern("(?i)a", NamePattern::Use::ending); }), {"(?i:...)"});
 }
