@@ -34,6 +34,7 @@ constexpr std::array kGroups = {
     Group{"tokenizer", "files and type of the tokenizer"},
     Group{"batch", "batch size, sequence length, length of the run"},
     Group{"optimizer", "update rule, learning rate, weight decay, clipping"},
+    Group{"adapters", "low-rank adapters (LoRA) in place of the model's parameters"},
     Group{"parallelism", "ranks, splitting and sharding of the model"},
     Group{"precision", "number formats, loss scale, NaN and infinity"},
     Group{"memory", "recomputation and offloading"},

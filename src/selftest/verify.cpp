@@ -11,7 +11,6 @@
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
-#include "comm/threads.h"
 #include "kernels/observer.h"
 #include "models/adapters/adapter_rules.h"
 #include "selftest/canonical.h"

@@ -85,6 +85,7 @@ Fields TrainSettings::fields() {
   batch.fields(f);
   precision.fields(f);
   optimizer.fields(f);
+  adapters.fields(f);
   parallel.fields(f);
   recompute.fields(f);
   offload.fields(f);

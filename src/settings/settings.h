@@ -6,6 +6,7 @@
 #include "models/model.h"
 #include "models/model_flags.h"
 #include "report/log/run_log.h"
+#include "settings/adapter_settings.h"
 #include "settings/batch_settings.h"
 #include "settings/checkpoint_settings.h"
 #include "settings/data_settings.h"
@@ -27,6 +28,7 @@ struct TrainSettings {
   BatchSettings batch;
   PrecisionSettings precision;
   OptimizerSettings optimizer;
+  AdapterSettings adapters;
   ParallelSettings parallel;
   RecomputeSettings recompute;
   OffloadSettings offload;

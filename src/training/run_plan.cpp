@@ -14,6 +14,7 @@
 #include "inference/end_tokens.h"
 #include "plan/page.h"
 #include "resume/found_checkpoints.h"
+#include "training/adapter_run.h"
 #include "training/derived_settings.h"
 #include "training/resumed_run.h"
 #include "training/settle.h"
@@ -84,6 +85,7 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
            "--task {} is for megatron train, {} and plan; leave it out", s.data.task, s.data.task);
   if (task == nullptr) models::require_language_model(model, "training on next tokens");
   else model = task->model(model, vocabulary);
+  model = with_adapter(model, s.adapters);
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens, but the tokenizer has {}; they do not match{}",
            model->vocab_size(), vocabulary.size,
@@ -118,7 +120,7 @@ NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::stri
 
 // A model from a Hugging Face directory keeps that directory's config.json except for the stored
 // type; a model upcycled from a dense one has a new config.
-SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
+Json describe_model(const RunPlan& plan, const ShapeSource& source) {
   Json config = plan.model->config_json(plan.settings.precision.type());
   if (plan.settings.checkpoint.upcycle) {
     for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -142,17 +144,23 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
     if (t.bos()) config.set("bos_token_id", *t.bos());
     if (t.eos()) config.set("eos_token_id", *t.eos());
   }
-  return {std::move(config),
+  return config;
+}
+
+SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
+  const bool adapter = plan.model->adapter() != nullptr;
+  return {adapter ? adapter_config(plan.model, plan.start.weights->base_path())
+                  : describe_model(plan, source),
           find_companions(plan.vocabulary, source.directory, plan.settings.data.chat_template)};
 }
 
 // Samples end at the same tokens as texts generated from the run's checkpoints.
 std::vector<int32_t> find_end_tokens(const RunPlan& plan, const ShapeSource& source) {
-  const SavedFiles files = describe_checkpoints(plan, source);
   std::vector<inference::NamedConfig> configs;
-  for (const auto& [name, content] : files.companions)
+  for (const auto& [name, content] :
+       find_companions(plan.vocabulary, source.directory, plan.settings.data.chat_template))
     if (name == "generation_config.json") configs.push_back({name, Json::parse(content, name)});
-  configs.push_back({"config.json", files.config});
+  configs.push_back({"config.json", describe_model(plan, source)});
   return inference::end_tokens(configs, *plan.vocabulary.tokenizer);
 }
 
@@ -221,7 +229,7 @@ corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const S
 // model's head may be another one than that of the weights.
 void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& weights) {
   const models::Model& model = plan.model;
-  models::Model stored = models::model_from_directory(weights.path());
+  models::Model stored = models::model_of(weights);
   if (plan.new_head) stored = plan.task->model(stored, plan.vocabulary);
   const std::string different = resume::differences(stored->describe(), model->describe());
   MG_CHECK(different.empty(),
@@ -427,6 +435,27 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
   return expected;
 }
 
+// The weights of --model, with those of --adapter.
+std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::TrainSettings& s,
+                                                                const ShapeSource& source) {
+  checkpoint::ReadingOptions reading = s.checkpoint.reading;
+  if (s.adapters.directory) reading.base = source.directory;
+  return std::make_shared<const checkpoint::ModelDirectory>(
+      s.adapters.directory.value_or(source.directory), reading);
+}
+
+// An adapter belongs to weights that it does not change.
+void check_base(const RunPlan& plan) {
+  if (plan.model->adapter() == nullptr) return;
+  MG_CHECK(plan.start.weights != nullptr,
+           "--lora-rank trains an adapter of a model, but the run has none to start from: give "
+           "--model DIR with --finetune, or use megatron sft");
+  MG_CHECK(
+      plan.stored_tokens == 0 && !plan.upcycled,
+      "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
+      "experts (--moe-use-upcycling)");
+}
+
 // Finds the initial weights of a run that does not continue from a checkpoint.
 void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   const settings::TrainSettings& s = plan.settings;
@@ -434,14 +463,15 @@ void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
     return stored->score_labels() > 0 || plan.model->score_labels() == 0;
   };
   if (plan.start.weights != nullptr) {
-    plan.new_head = !has_head(models::model_from_directory(plan.start.weights->path()));
-    return check_architecture(plan, *plan.start.weights);
+    plan.new_head = !has_head(models::model_of(*plan.start.weights));
+    check_architecture(plan, *plan.start.weights);
+    if (plan.start.checkpoint != nullptr) check_same_adapter(plan.model, *plan.start.weights);
+    return;
   }
   if (!(s.checkpoint.finetune || s.checkpoint.upcycle) || !s.run.model) return;
   ThreadPool pool(s.runtime.threads_per_rank());
   resume::require_whole_model(source.directory, pool);
-  plan.start.weights =
-      std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
+  plan.start.weights = first_weights(s, source);
   plan.new_head = !has_head(models::model_from_config_json(source.config, source.path()));
   if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
   if (s.checkpoint.upcycle)
@@ -524,6 +554,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   }
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
+  check_base(plan);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   check_extension(plan);

@@ -313,9 +313,13 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
 
 Settled freeze(settings::TrainSettings s, const models::Model& model) {
   const std::vector<std::string>& patterns = s.optimizer.freeze;
-  if (patterns.empty()) return {std::move(s)};
-  SettingNote note{"freeze", fmt::format("{}", fmt::join(patterns, " ")),
-                   FrozenParameters(model, patterns).text()};
+  if (!FrozenParameters::any(model, patterns)) return {std::move(s)};
+  SettingNote note =
+      patterns.empty()
+          ? SettingNote{s.adapters.directory ? "adapter" : "lora-rank",
+                        s.adapters.directory.value_or(std::to_string(model->adapter()->rank)), ""}
+          : SettingNote{"freeze", fmt::format("{}", fmt::join(patterns, " ")), ""};
+  note.cause = FrozenParameters(model, patterns).text();
   return {std::move(s), {std::move(note)}};
 }
 

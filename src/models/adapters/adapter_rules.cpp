@@ -90,6 +90,17 @@ nn::AdapterRules adapter_rules(const LoraConfig& config) {
           .random_b = config.init == LoraInit::random};
 }
 
+AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
+  const Modules modules(whole);
+  AdaptedModules found;
+  for (const auto& [module, role] : modules.all) {
+    found.all.push_back(module);
+    if (modules.adapted.contains(module))
+      found.adapted.emplace(module, *adapter_of(config, module, Modules::kind_of(role)));
+  }
+  return found;
+}
+
 void check_adapter(const LoraConfig& config, const Stage& whole) {
   const Modules modules(whole);
   std::vector<std::string> names, unfit;

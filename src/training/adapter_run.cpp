@@ -1,0 +1,99 @@
+#include "training/adapter_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "models/adapters/adapter_rules.h"
+#include "models/stage.h"
+
+namespace megatron::training {
+namespace {
+
+std::unique_ptr<models::Stage> shape_of(const models::Model& model) {
+  static Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  return model.build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
+}
+
+std::string last_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+// The ends of the modules' names, if no other module ends so; else the modules.
+std::vector<std::string> targets_of(const models::AdaptedModules& modules) {
+  std::set<std::string> ends;
+  for (const auto& [module, adapter] : modules.adapted) ends.insert(last_name(module));
+  const bool ambiguous = std::ranges::any_of(modules.all, [&](const std::string& module) {
+    return ends.contains(last_name(module)) && !modules.adapted.contains(module);
+  });
+  std::vector<std::string> targets;
+  if (!ambiguous) return {ends.begin(), ends.end()};
+  for (const auto& [module, adapter] : modules.adapted) targets.push_back(module);
+  return targets;
+}
+
+std::string text_of(const models::ModuleAdapter& adapter) {
+  return fmt::format("rank {} and alpha {} (scale {})", adapter.rank, adapter.alpha, adapter.scale);
+}
+
+}  // namespace
+
+models::Model with_adapter(const models::Model& model, const settings::AdapterSettings& settings) {
+  if (settings.any()) {
+    const auto config = std::make_shared<const models::LoraConfig>(*settings.config());
+    return model->with({.adapter = config});
+  }
+  return model;
+}
+
+Json adapter_config(const models::Model& model, const std::string& base) {
+  models::LoraConfig config = *model->adapter();
+  const auto whole = shape_of(model);
+  config.base_model = std::filesystem::absolute(base).lexically_normal().string();
+  if (config.file.is_null()) {
+    config.task_type = model->score_labels() > 0 ? "SEQ_CLS" : "CAUSAL_LM";
+    for (const parallel::ParameterSpec* spec : whole->parameters())
+      for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+        config.fan_in_fan_out = config.fan_in_fan_out || tensor.transposed;
+  }
+  if (config.all_linear) {
+    config.all_linear = false;
+    config.targets = {.names = targets_of(models::adapted_modules(config, *whole))};
+    config.excluded = {};
+  }
+  return models::to_json(config);
+}
+
+void check_same_adapter(const models::Model& model, const checkpoint::ModelDirectory& directory) {
+  const bool has = directory.is_adapter(), trains = model->adapter() != nullptr;
+  MG_CHECK(has || !trains,
+           "'{}' is a whole model, but the run trains an adapter: leave the --lora "
+           "flags out, or start another run from this model",
+           directory.path());
+  MG_CHECK(trains || !has,
+           "'{}' is an adapter, but the run trains the whole model: give the --lora flags of the "
+           "run that wrote it",
+           directory.path());
+  if (!has) return;
+  const auto shape = shape_of(model);
+  const models::Model stored = models::model_of(directory);
+  const auto before = models::adapted_modules(*stored->adapter(), *shape_of(stored)).adapted,
+             now = models::adapted_modules(*model->adapter(), *shape).adapted;
+  for (const auto& [module, adapter] : before) {
+    const auto found = now.find(module);
+    MG_CHECK(found != now.end(),
+             "the adapter in '{}' has {}, but the run's has not: give the same "
+             "--lora flags",
+             directory.path(), module);
+    MG_CHECK(found->second == adapter,
+             "the adapter in '{}' has {} with {}, but the run's has {}: give the same --lora flags",
+             directory.path(), module, text_of(adapter), text_of(found->second));
+  }
+  for (const auto& [module, adapter] : now)
+    MG_CHECK(before.contains(module),
+             "the adapter in '{}' does not have {}, but the run's has: "
+             "give the same --lora flags",
+             directory.path(), module);
+}
+
+}  // namespace megatron::training
