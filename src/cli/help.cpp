@@ -31,6 +31,7 @@ constexpr std::array kGroups = {
     Group{"sampling", "sampling of tokens, end of generation"},
     Group{"model", "shape, initial weights, seed"},
     Group{"data", "data sets, tokenizer, masks, order of the samples"},
+    Group{"preferences", "loss of --task dpo"},
     Group{"tokenizer", "files and type of the tokenizer"},
     Group{"batch", "batch size, sequence length, length of the run"},
     Group{"optimizer", "update rule, learning rate, weight decay, clipping"},

@@ -1,21 +1,12 @@
 #include "post_training/reward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "base/error.h"
+#include "post_training/logistic.h"
 
 namespace megatron::post_training {
-namespace {
-
-// log(1 + e^x)
-double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
-double sigmoid(double x) {
-  return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
-}
-
-}  // namespace
 
 training::ObjectiveTerms RewardObjective::evaluate(const corpus::HostBatch& batch,
                                                    std::span<const double> scores,

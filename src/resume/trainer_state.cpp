@@ -227,6 +227,7 @@ struct SampleOrder {
     data.mmap_bin_files = plain.mmap_bin_files;
     data.builder_threads = plain.builder_threads;
     data.center_rewards_coefficient = plain.center_rewards_coefficient;
+    data.preferences = plain.preferences;
     data.labels = plain.labels;
   }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "settings/preference_settings.h"
 #include "settings/tokenizer_settings.h"
 
 namespace megatron::settings {
@@ -24,6 +25,7 @@ struct DataSettings : TokenizerSettings {
   std::string task = "pretrain";  // or sft, reward, classify
   std::vector<std::string> labels;
   double center_rewards_coefficient = 0;
+  PreferenceSettings preferences;
   std::string chat_packing = "bfd", chat_truncation = "keep_start";
   std::optional<std::string> chat_template;
 
