@@ -8,6 +8,7 @@
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
 #include "selftest/verify_chats.h"
+#include "selftest/verify_preferences.h"
 #include "selftest/verify_rewards.h"
 #include "settings/reading_flags.h"
 #include "settings/rules.h"
@@ -39,10 +40,12 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
     return reports;
   }
   if (selftest::has_rewards(directory)) return selftest::verify_rewards(directory, options);
+  if (selftest::has_preferences(directory)) return selftest::verify_preferences(directory, options);
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
            "{} has none of expected.safetensors (a model with expected values), case.json (a "
            "training trajectory), expected.json with chat_template.jinja (chats as tokens), "
-           "packing.json (packed rows) and pairs.json with cases.json (rewards)",
+           "packing.json (packed rows) and pairs.json with cases.json (rewards, or losses of "
+           "preferences)",
            directory);
   return selftest::verify(directory, options);
 }
@@ -109,7 +112,8 @@ int verify(const Arguments& arguments) {
   const std::vector<Positional> positional = {
       {"DIR",
        "Hugging Face directories with expected.safetensors, folders with case.json (a run), "
-       "expected.json (chats), packing.json (packed rows) or pairs.json (rewards)",
+       "expected.json (chats), packing.json (packed rows) or pairs.json (rewards, losses of "
+       "preferences)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",
