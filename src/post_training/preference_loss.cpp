@@ -157,8 +157,8 @@ double token_loss(double weight, bool prompts, std::span<const CompletionPair> p
   return factor * log_p * static_cast<double>(pairs.size());
 }
 
-// o(l) = l - log(1 - e^l) of a mean log-probability l, which must not be 0: the odds of a certain
-// text are infinite.
+// l - log(1 - e^l) of a mean log-probability l. The odds of a certain text, l = 0, are infinite: l
+// is kept below that.
 Curve log_odds(double mean) {
   const double l = std::min(mean, -1e-12);
   return {l - std::log(-std::expm1(l)), -1 / std::expm1(l)};
