@@ -63,6 +63,32 @@ std::vector<FlagRow> chat_flags() {
   };
 }
 
+std::vector<FlagRow> preference_flags() {
+  const std::string dpo =
+                        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl "
+                        "--tokenizer-model {vectors}/post_training/sft/chatml --task dpo ",
+                    simpo = dpo + "--preference-loss simpo ", kto = dpo + "--preference-loss kto ";
+  return {
+      {"preference-loss", "loss", "--preference-loss hinge", dpo},
+      {"preference-loss-weights", "loss", "--preference-loss-weights 2", dpo},
+      {"beta", "loss", "--beta 0.5", dpo},
+      {"label-smoothing", "loss", "--label-smoothing 0.2", dpo + "--preference-loss conservative ",
+       "", "", dpo},
+      {"ld-alpha", "loss", "--ld-alpha 0.5", dpo, "", "", simpo},
+      {"f-divergence-type", "loss", "--f-divergence-type forward_kl", dpo, "", "", simpo},
+      {"f-alpha-divergence-coef", "loss", "--f-alpha-divergence-coef 0.2",
+       dpo + "--f-divergence-type alpha_divergence ", "", "", dpo},
+      {"reference-free", "loss", "--reference-free", dpo, "", "", simpo},
+      {"discopop-tau", "loss", "--discopop-tau 0.5", dpo + "--preference-loss discopop ", "", "",
+       dpo},
+      {"desirable-weight", "loss", "--desirable-weight 2", kto, "", "", dpo},
+      {"undesirable-weight", "loss", "--undesirable-weight 2", kto, "", "", dpo},
+      {"simpo-gamma", "loss", "--simpo-gamma 1", simpo, "", "", dpo},
+      {"cpo-alpha", "loss", "--cpo-alpha 0.5", simpo, "", "", dpo},
+      {"alphapo-alpha", "loss", "--alphapo-alpha 0.5", simpo, "", "", dpo},
+  };
+}
+
 std::vector<FlagRow> evaluation_flags() {
   const std::string sets = kSets +
                            "--valid-data-path {data}/b {data}/c --eval-interval 3 --eval-iters 1 "
@@ -136,7 +162,8 @@ std::vector<FlagRow> tokenizer_flags() {
 
 std::vector<FlagRow> data_flags() {
   std::vector<FlagRow> all;
-  for (auto& rows : {source_flags(), chat_flags(), evaluation_flags(), tokenizer_flags()})
+  for (auto& rows :
+       {source_flags(), chat_flags(), preference_flags(), evaluation_flags(), tokenizer_flags()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }
