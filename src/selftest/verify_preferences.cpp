@@ -388,6 +388,10 @@ class PreferenceCheck {
   void compare_model(const std::string& name, const Json& settings,
                      const post_training::PreferenceObjective& objective) {
     Rows rows = rows_of_case(settings, objective);
+    if (objective.settings().couples() && options_.data_parallel > 1)
+      report_.note(name +
+                   ": its loss is one of a micro-batch, so the first data-parallel rank has "
+                   "all texts");
     if (objective.settings().needs_reference())
       rows.batch().reference = rows.give(reference_, width_);
     const ObjectiveResults results = objective_results(

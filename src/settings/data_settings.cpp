@@ -1,5 +1,7 @@
 #include "settings/data_settings.h"
 
+#include <span>
+
 namespace megatron::settings {
 namespace {
 
@@ -78,7 +80,13 @@ void DataSettings::fields(Fields& f) {
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});
   replace_sources(f);
   f.begin_group("preferences");
+  const size_t first = f.all().size();
   preferences.fields(f);
+  for (Field& field : std::span(f.all()).subspan(first))
+    field.idle = [this, idle = std::move(field.idle)]() -> std::string {
+      if (task != "dpo") return "--task is " + task;
+      return idle ? idle() : "";
+    };
 }
 
 }  // namespace megatron::settings

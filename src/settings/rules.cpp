@@ -155,11 +155,6 @@ const std::vector<Rule> kRules = {
     {flags, "center-rewards-coefficient", "!task=reward",
      "--center-rewards-coefficient is of the loss of --task reward: add it, or leave the "
      "coefficient out"},
-    {flags,
-     "preference-loss|preference-loss-weights|beta|label-smoothing|ld-alpha|f-divergence-type|"
-     "f-alpha-divergence-coef|reference-free|discopop-tau|desirable-weight|undesirable-weight|"
-     "simpo-gamma|cpo-alpha|alphapo-alpha",
-     "!task=dpo", "--{flag} is of the losses of --task dpo: add the task, or leave the flag out"},
     {flags, "finetune", "!model & !load",
      "--finetune starts from the weights of --model or --load, but neither is given"},
     {flags,

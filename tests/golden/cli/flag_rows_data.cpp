@@ -64,14 +64,16 @@ std::vector<FlagRow> chat_flags() {
 }
 
 std::vector<FlagRow> preference_flags() {
-  const std::string dpo =
-                        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl "
-                        "--tokenizer-model {vectors}/post_training/sft/chatml --task dpo ",
+  const std::string chatml =
+                        "!mock-data !vocab-size --seq-length 48 "
+                        "--tokenizer-model {vectors}/post_training/sft/chatml ",
+                    dpo = chatml + "--data-path {data}/pairs.jsonl --task dpo ",
+                    chats = chatml + "--data-path {data}/chats.jsonl --task sft ",
                     simpo = dpo + "--preference-loss simpo ", kto = dpo + "--preference-loss kto ";
   return {
-      {"preference-loss", "loss", "--preference-loss hinge", dpo},
-      {"preference-loss-weights", "loss", "--preference-loss-weights 2", dpo},
-      {"beta", "loss", "--beta 0.5", dpo},
+      {"preference-loss", "loss", "--preference-loss hinge", dpo, "", "", chats},
+      {"preference-loss-weights", "loss", "--preference-loss-weights 2", dpo, "", "", chats},
+      {"beta", "loss", "--beta 0.5", dpo, "", "", chats},
       {"label-smoothing", "loss", "--label-smoothing 0.2", dpo + "--preference-loss conservative ",
        "", "", dpo},
       {"ld-alpha", "loss", "--ld-alpha 0.5", dpo, "", "", simpo},

@@ -67,7 +67,6 @@ const std::vector<Broken> kBroken = {
     {flags, "--task classify --moe-use-upcycling --model x --num-experts 4", "--moe-use-upcycling"},
     {flags, "--labels a b", "--labels names classes, which only --task classify has"},
     {flags, "--center-rewards-coefficient 0.01", "--center-rewards-coefficient is of the loss of"},
-    {flags, "--beta 0.2", "--beta is of the losses of --task dpo"},
     {flags, "--moe-use-upcycling --model-config x", "--moe-use-upcycling needs the weights of a"},
     {flags, "--moe-use-upcycling", "--moe-use-upcycling needs a dense model"},
     {flags, "--train-iters 3 --train-samples 7", "--train-iters 3 and --train-samples 7 are both"},
