@@ -364,7 +364,8 @@ void FlagBench::prepare() {
                          "\n",
                          text, text);
   write_file(data + "/chats.jsonl", chats);
-  write_file(data + "/pairs.jsonl", R"({"prompt": "one", "chosen": " two", "rejected": " three"})");
+  write_file(data + "/pairs.jsonl",
+             R"({"prompt": "one", "chosen": " two", "rejected": " three and four"})");
   write_file(data + "/labels.jsonl",
              R"([{"text": "one", "label": "yes"}, {"text": "two", "label": "no"},
                  {"text": "three and four", "label": "yes"}])");
