@@ -8,16 +8,23 @@
 
 namespace megatron::nn {
 
+// What a module is: a matrix, the table of tokens, the output layer.
+enum class AdaptedKind { linear, embedding, output };
+// Tensors of an adapter: a [r,in], b [out,r], the bias of b [out]; of the table of tokens, a [r,V]
+// and b [H,r].
+enum class AdapterTensor { a, b, b_bias, embedding_a, embedding_b };
+
 // Which matrices of a model have adapters (ops/low_rank.h).
 struct AdapterRules {
   struct Adapter {
     int64_t rank = 0;
     double scale = 1;
+    bool b_bias = false;
   };
   // module: the name of a canonical tensor without ".weight".
-  std::function<std::optional<Adapter>(const std::string& module)> adapter_of;
-  // Names of the canonical tensors of an adapter's a [r,in] and b [out,r].
-  std::function<std::string(const std::string& module, bool is_b)> stored_name;
+  std::function<std::optional<Adapter>(const std::string& module, AdaptedKind kind)> adapter_of;
+  // Name of a canonical tensor of an adapter.
+  std::function<std::string(const std::string& module, AdapterTensor tensor)> stored_name;
   // Canonical tensors of the model that are trained besides the adapters.
   std::function<bool(const std::string& tensor)> trains;
   // Initial values of a: normal with a standard deviation of 1 / r, or uniform in [-1 / sqrt(in), 1

@@ -2,6 +2,7 @@
 // to.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "nn/builder.h"
@@ -53,11 +54,20 @@ parallel::Init uniform_by(int64_t in) {
 
 }  // namespace
 
-std::vector<Builder::AdaptedPart> Builder::adapted_parts(const ParameterSpec& matrix) const {
+const ParameterSpec& Builder::spec_of(const Parameter& parameter) const {
+  const auto spec = std::ranges::find(parameters_, &parameter, [](const auto& placed) {
+    return &std::as_const(placed->parameter);
+  });
+  MG_ASSERT(spec != parameters_.end() && (*spec)->whole.rank() == 2);
+  return **spec;
+}
+
+std::vector<Builder::AdaptedPart> Builder::adapted_parts(const ParameterSpec& matrix,
+                                                         AdaptedKind kind) const {
   std::vector<AdaptedPart> parts;
   for (CanonicalTensor& tensor : placement_(matrix.parameter.name, matrix.whole).tensors) {
     const std::string module = module_of(tensor);
-    const auto adapter = module.empty() ? std::nullopt : adapters_->adapter_of(module);
+    const auto adapter = module.empty() ? std::nullopt : adapters_->adapter_of(module, kind);
     if (!adapter) continue;
     AdaptedPart part{.module = module, .adapter = *adapter, .begin = matrix.whole[0]};
     for (const Slice& slice : tensor.slices(0)) {
@@ -77,7 +87,8 @@ Parameter& Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPa
   int64_t rank = 0;
   for (const AdaptedPart& part : parts) {
     const int64_t r = part.adapter.rank;
-    CanonicalTensor a{.name = adapters_->stored_name(part.module, false), .global = {r, in}};
+    CanonicalTensor a{.name = adapters_->stored_name(part.module, AdapterTensor::a),
+                      .global = {r, in}};
     a.held = {{0, {{0, rank, r}}}};
     for (const parallel::AxisSlices& slices : part.tensor.held)
       if (slices.axis == 1) a.held.push_back(slices);
@@ -95,22 +106,31 @@ Parameter& Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPa
 }
 
 ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart& part,
-                                  const std::string& name) {
-  CanonicalTensor b{.name = adapters_->stored_name(part.module, true),
-                    .global = {part.rows, part.adapter.rank}};
+                                  size_t index) {
   std::vector<Slice> rows = part.tensor.slices(0);
   for (Slice& slice : rows) slice.local_begin -= part.begin;
-  b.held = {{0, std::move(rows)}};
   ops::LowRank::Part added{.row = part.begin};
   Options options{.partial = tensor().size() > 1};
   if (const Division* divided = division_of(matrix, 0)) {
     RowsOfPart own = rows_of_part(*divided, part.begin, part.rows);
     added.row = own.local_begin;
     options = {.divisions = {std::move(own.division)}};
+  } else if (!matrix.divisions.empty()) {
+    added.adds_bias = tensor().rank() == 0;  // the ranks' results are summed
   }
   if (matrix.divisions.empty()) options.partial.reset();
-  added.b = add(name, {.tensors = {std::move(b)}}, {part.rows, part.adapter.rank},
-                adapters_->random_b ? uniform_by(part.adapter.rank) : zeros(), std::move(options));
+  const auto added_tensor = [&](AdapterTensor tensor, Shape shape, const char* name,
+                                parallel::Init init) -> Parameter& {
+    const CanonicalTensor canonical{
+        .name = adapters_->stored_name(part.module, tensor), .global = shape, .held = {{0, rows}}};
+    return add(fmt::format("{}.{}.{}", matrix.parameter.name, name, index),
+               {.tensors = {canonical}}, shape, init, options);
+  };
+  const int64_t rank = part.adapter.rank;
+  added.b = added_tensor(AdapterTensor::b, {part.rows, rank}, "lora_b",
+                         adapters_->random_b ? uniform_by(rank) : zeros());
+  if (part.adapter.b_bias)
+    added.bias = added_tensor(AdapterTensor::b_bias, {part.rows}, "lora_b_bias", zeros());
   return added;
 }
 
@@ -119,21 +139,17 @@ ops::LowRank::Block Builder::add_block(const ParameterSpec& matrix,
   ops::LowRank::Block block{.a = add_a(matrix, parts, index), .scale = parts[0].adapter.scale};
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    block.parts.push_back(
-        add_b(matrix, parts[i], matrix.parameter.name + ".lora_b." + std::to_string(index + i)));
+    block.parts.push_back(add_b(matrix, parts[i], index + i));
     block.parts.back().first = first;
     first += parts[i].adapter.rank;
   }
   return block;
 }
 
-ops::LowRank Builder::add_adapter(const Parameter& matrix) {
+ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
   if (adapters_ == nullptr) return {};
-  const auto spec = std::ranges::find(
-      parameters_, &matrix, [](const auto& placed) { return &std::as_const(placed->parameter); });
-  MG_ASSERT(spec != parameters_.end() && (*spec)->whole.rank() == 2);
-  const ParameterSpec& placed = **spec;
-  const std::vector<AdaptedPart> parts = adapted_parts(placed);
+  const ParameterSpec& placed = spec_of(matrix);
+  const std::vector<AdaptedPart> parts = adapted_parts(placed, kind);
   ops::LowRank adapter;
   // Consecutive parts of one scale share a block.
   for (size_t begin = 0; begin < parts.size();) {
@@ -143,6 +159,29 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix) {
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
   }
+  return adapter;
+}
+
+std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter& table) {
+  if (adapters_ == nullptr) return std::nullopt;
+  const ParameterSpec& placed = spec_of(table);
+  const std::vector<AdaptedPart> parts = adapted_parts(placed, AdaptedKind::embedding);
+  if (parts.empty()) return std::nullopt;
+  const auto& [rank, scale, b_bias] = parts.at(0).adapter;
+  const std::string& module = parts[0].module;
+  const int64_t tokens = placed.whole[0], hidden = placed.whole[1];
+  const std::string name = table.name;
+  const std::vector<Division> divisions = placed.divisions;
+  // On disk a is [r,V].
+  const CanonicalTensor a{.name = adapters_->stored_name(module, AdapterTensor::embedding_a),
+                          .global = {tokens, rank},
+                          .transposed = true},
+      b{.name = adapters_->stored_name(module, AdapterTensor::embedding_b),
+        .global = {hidden, rank}};
+  TableAdapter adapter{.scale = scale};
+  adapter.a = add(name + ".lora_a", {.tensors = {a}}, {tokens, rank},
+                  adapters_->random_b ? normal(1) : zeros(), {.divisions = divisions});
+  adapter.b = add(name + ".lora_b", {.tensors = {b}}, {hidden, rank}, normal(1), Options());
   return adapter;
 }
 

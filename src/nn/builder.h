@@ -52,7 +52,14 @@ class Builder {
   }
   // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
   // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
-  ops::LowRank add_adapter(const Parameter& matrix);
+  ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
+  // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
+  // like the table, and b [H,r]; absent if it has none.
+  struct TableAdapter {
+    Weight a, b;
+    double scale = 1;
+  };
+  std::optional<TableAdapter> add_table_adapter(const Parameter& table);
 
   struct StateOptions {
     // Shape of this rank's observations; default: the value's shape. observed, update: see
@@ -89,13 +96,15 @@ class Builder {
     AdapterRules::Adapter adapter;
     int64_t begin = 0, rows = 0;
   };
-  std::vector<AdaptedPart> adapted_parts(const parallel::ParameterSpec& matrix) const;
+  const parallel::ParameterSpec& spec_of(const Parameter& parameter) const;
+  std::vector<AdaptedPart> adapted_parts(const parallel::ParameterSpec& matrix,
+                                         AdaptedKind kind) const;
   ops::LowRank::Block add_block(const parallel::ParameterSpec& matrix,
                                 std::span<const AdaptedPart> parts, size_t index);
   Parameter& add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
                    size_t index);
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
-                           const std::string& name);
+                           size_t index);
 
   Runtime& runtime_;
   DType type_;

@@ -1,6 +1,9 @@
 #include "nn/embedding.h"
 
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/scale.h"
 
 namespace megatron::nn {
 
@@ -13,30 +16,36 @@ VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int6
       first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {}
 
 Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
-  return parallel::vocabulary_embedding(tape, ids, Weight(*weight_, use), first_, tensor_);
+  const auto rows = [&](const Weight& table) {
+    return parallel::vocabulary_embedding(tape, ids, table, first_, tensor_);
+  };
+  const Var y = rows(Weight(*weight_, use));
+  if (!lookups_) return y;
+  const Var inner = ops::scale(tape, rows(lookups_->a), lookups_->scale);
+  return ops::add(tape, y, ops::linear(tape, inner, lookups_->b));
 }
 
 Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights,
                              int use, double soft_cap) const {
   return parallel::vocabulary_cross_entropy(tape, x, Weight(*weight_, use), first_, labels, weights,
-                                            tensor_, soft_cap);
+                                            tensor_, soft_cap, output_);
 }
 
 Var VocabularyTable::logits(Tape& tape, const Var& x, int use, double soft_cap) const {
-  return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_,
-                                     soft_cap);
+  return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_, soft_cap,
+                                     output_);
 }
 
 Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap) const {
-  return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_,
-                                     soft_cap);
+  return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_, soft_cap,
+                                     output_);
 }
 
 Var VocabularyTable::log_probabilities(Tape& tape, const Var& x,
                                        const parallel::LabelledTokens& tokens, int use,
                                        double soft_cap) const {
   return parallel::token_log_probabilities(tape, x, Weight(*weight_, use), first_, tokens, tensor_,
-                                           soft_cap);
+                                           soft_cap, output_);
 }
 
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,

@@ -1,6 +1,9 @@
 // Embedding tables and the output layer.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "nn/builder.h"
 #include "parallel/token_log_probabilities.h"
 #include "parallel/vocabulary.h"
@@ -14,6 +17,11 @@ class VocabularyTable {
   // One parameter <name>.weight.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, int uses);
+  // Adds the adapter of the table where it is looked up, or of the output layer that it is.
+  void adapt_lookups(Builder& builder) { lookups_ = builder.add_table_adapter(*weight_); }
+  void adapt_output(Builder& builder) {
+    output_ = builder.add_adapter(*weight_, AdaptedKind::output);
+  }
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
@@ -29,6 +37,8 @@ class VocabularyTable {
   parallel::TensorParallel tensor_;
   Parameter* weight_;
   int64_t vocabulary_, first_;
+  std::optional<Builder::TableAdapter> lookups_;
+  ops::LowRank output_;
 };
 
 // The table of learned positions [P,H], <name>.weight, replicated on every rank.

@@ -37,7 +37,7 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
 }
 
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
-                            const Tensor& weights, double soft_cap) {
+                            const Tensor& weights, double soft_cap, const LowRank& adapter) {
   const Tensor &x_TH = x.value, &w_VH = weight.value();
   const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
@@ -60,6 +60,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
     table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
+    const std::vector<Tensor> inner = add_low_rank(tape, adapter, x_CH, logits);
     if (capped) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
     const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
     table.cross_entropy({.logits = logits,
@@ -79,9 +80,12 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
                  stream);
     }
+    add_low_rank_gradients(tape, adapter, inner, dlogits, x_CH,
+                           needs_dx ? dx_TH.slice(0, begin, count) : Tensor());
   }
   if (tape.recording()) {
     tape.gradient_done(weight);
+    for_each_weight(adapter, [&](const Weight& w) { tape.gradient_done(w); });
     tape.record_one({.name = "linear_cross_entropy",
                      .inputs = {x.id},
                      .saved = {dx_TH},
@@ -92,11 +96,13 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   return loss_T;
 }
 
-Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap) {
+Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap,
+                     const LowRank& adapter) {
   const Tensor& w_VH = weight.value();
   Tensor logits_TV =
       tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");
   tape.kernels().gemm({.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true}, tape.stream());
+  add_low_rank(tape, adapter, x, logits_TV);
   if (soft_cap > 0)
     tape.kernels().soft_cap({.cap = soft_cap, .x = logits_TV, .out = logits_TV}, tape.stream());
   return logits_TV;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "autograd/tape.h"
+#include "ops/low_rank.h"
 
 namespace megatron::ops {
 
@@ -10,8 +11,10 @@ namespace megatron::ops {
 // [T]. The logits are never all stored: rows are processed in chunks of a fixed size. Both
 // gradients are computed while a chunk's logits exist (dx is kept for backward, dw added to its
 // slot), so nothing is computed twice. Backward starts here, and the upstream gradient is 1.
+// adapter: added to w.
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
-                            const Tensor& weights, double soft_cap = 0);
+                            const Tensor& weights, double soft_cap = 0,
+                            const LowRank& adapter = {});
 
 // Number of rows of a chunk of logits with this many columns, computed by the kernels of `target`.
 int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target);
@@ -24,6 +27,7 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
 
 // The logits x w^T [T,V] with the same bits as those of the loss: f32 (f64). Not an op: nothing is
 // recorded, the tape only computes.
-Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap = 0);
+Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap = 0,
+                     const LowRank& adapter = {});
 
 }  // namespace megatron::ops

@@ -17,7 +17,50 @@ void scale(const kernels::Table& kernels, double factor, const Tensor& inner_TR,
   if (factor != 1) kernels.scale({.factor = factor, .x = inner_TR, .out = inner_TR}, stream);
 }
 
+// scale * bias of a part that adds it; undefined if there is none.
+Tensor scaled_bias(Tape& tape, const LowRank::Part& part, double factor) {
+  if (!part.bias || !part.adds_bias) return {};
+  const Tensor& bias = part.bias.value();
+  if (factor == 1) return bias;
+  const Tensor scaled = tape.empty(bias.shape(), bias.dtype(), "low_rank.bias");
+  tape.kernels().scale({.factor = factor, .x = bias, .out = scaled}, tape.stream());
+  return scaled;
+}
+
+void add_bias_gradient(Tape& tape, const LowRank::Part& part, double factor, const Tensor& dy) {
+  if (!part.bias) return;
+  const GradSlot slot = tape.grad_slot(part.bias);
+  if (!slot.out.defined()) return;
+  const kernels::Table& kernels = tape.kernels();
+  if (!part.adds_bias) {
+    if (slot.beta == 0) kernels.fill({.out = slot.out, .value = 0}, tape.stream());
+    return;
+  }
+  Tensor own = columns_of(part, dy);
+  if (!own.is_contiguous()) {
+    const Tensor strided = own;
+    own = tape.empty(strided.shape(), strided.dtype(), "low_rank.dy");
+    kernels.copy({.x = strided, .out = own}, tape.stream());
+  }
+  // The sum of this micro-batch alone is scaled.
+  const Tensor sum = tape.empty(slot.out.shape(), slot.out.dtype(), "low_rank.bias, gradient");
+  kernels.column_sum({.x = own, .out = {sum, 0}}, tape.stream());
+  scale(kernels, factor, sum, tape.stream());
+  if (slot.beta == 0) kernels.copy({.x = sum, .out = slot.out}, tape.stream());
+  else kernels.add({.a = slot.out, .b = sum, .out = slot.out}, tape.stream());
+}
+
 }  // namespace
+
+void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f) {
+  for (const LowRank::Block& block : adapter.blocks) {
+    f(block.a);
+    for (const LowRank::Part& part : block.parts) {
+      f(part.b);
+      if (part.bias) f(part.bias);
+    }
+  }
+}
 
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y) {
@@ -33,66 +76,89 @@ std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tenso
                     .b = part.b.value(),
                     .out = columns_of(part, y),
                     .transpose_b = true,
-                    .beta = 1},
+                    .beta = 1,
+                    .bias = scaled_bias(tape, part, block.scale)},
                    tape.stream());
     inner.push_back(std::move(inner_TR));
   }
   return inner;
 }
 
+std::vector<Tensor> low_rank_inner_gradients(Tape& tape, const LowRank& adapter, const Tensor& dy) {
+  const kernels::Table& kernels = tape.kernels();
+  std::vector<Tensor> gradients;
+  for (const LowRank::Block& block : adapter.blocks) {
+    const Tensor& a = block.a.value();
+    Tensor gradient_TR = tape.empty({dy.size(0), a.size(0)}, a.dtype(), "low_rank.inner, gradient");
+    for (const LowRank::Part& part : block.parts)
+      kernels.gemm(
+          {.a = columns_of(part, dy), .b = part.b.value(), .out = inner_of(part, gradient_TR)},
+          tape.stream());
+    scale(kernels, block.scale, gradient_TR, tape.stream());
+    gradients.push_back(std::move(gradient_TR));
+  }
+  return gradients;
+}
+
+void add_low_rank_input_gradient(Tape& tape, const LowRank& adapter,
+                                 std::span<const Tensor> inner_gradients, const Tensor& dx) {
+  for (size_t i = 0; i < inner_gradients.size(); ++i)
+    tape.kernels().gemm(
+        {.a = inner_gradients[i], .b = adapter.blocks[i].a.value(), .out = dx, .beta = 1},
+        tape.stream());
+}
+
+void add_low_rank_weight_gradients(Tape& tape, const LowRank& adapter,
+                                   std::span<const Tensor> inner,
+                                   std::span<const Tensor> inner_gradients, const Tensor& dy,
+                                   const Tensor& x) {
+  const auto add = [&](const Weight& weight, const Tensor& rows, const Tensor& columns) {
+    if (const GradSlot slot = tape.grad_slot(weight); slot.out.defined())
+      tape.kernels().gemm(
+          {.a = rows, .b = columns, .out = slot.out, .transpose_a = true, .beta = slot.beta},
+          tape.stream());
+  };
+  for (size_t i = 0; i < adapter.blocks.size(); ++i) {
+    const LowRank::Block& block = adapter.blocks[i];
+    for (const LowRank::Part& part : block.parts) {
+      add(part.b, columns_of(part, dy), inner_of(part, inner[i]));
+      add_bias_gradient(tape, part, block.scale, dy);
+    }
+    add(block.a, inner_gradients[i], x);
+  }
+}
+
+void add_low_rank_gradients(Tape& tape, const LowRank& adapter, std::span<const Tensor> inner,
+                            const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  if (!adapter) return;
+  const std::vector<Tensor> gradients = low_rank_inner_gradients(tape, adapter, dy);
+  if (dx.defined()) add_low_rank_input_gradient(tape, adapter, gradients, dx);
+  add_low_rank_weight_gradients(tape, adapter, inner, gradients, dy, x);
+}
+
 LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
     : adapter_(std::move(adapter)), saved_(node.saved.size()) {
-  for (const LowRank::Block& block : adapter_.blocks) {
-    node.weights.push_back(block.a);
-    for (const LowRank::Part& part : block.parts) node.weights.push_back(part.b);
-  }
+  for_each_weight(adapter_, [&](const Weight& weight) { node.weights.push_back(weight); });
   for (Tensor& tensor : inner) node.saved.emplace_back(std::move(tensor));
 }
 
 const std::vector<Tensor>& LowRankNode::inner_gradients(Backward& backward,
                                                         const Tensor& dy) const {
-  if (!gradients_->empty()) return *gradients_;
-  const kernels::Table& kernels = backward.kernels();
-  for (const LowRank::Block& block : adapter_.blocks) {
-    const Tensor& a = block.a.value();
-    Tensor gradient_TR =
-        backward.empty({dy.size(0), a.size(0)}, a.dtype(), "low_rank.inner, gradient");
-    for (const LowRank::Part& part : block.parts)
-      kernels.gemm(
-          {.a = columns_of(part, dy), .b = part.b.value(), .out = inner_of(part, gradient_TR)},
-          backward.stream());
-    scale(kernels, block.scale, gradient_TR, backward.stream());
-    gradients_->push_back(std::move(gradient_TR));
-  }
+  if (gradients_->empty()) *gradients_ = low_rank_inner_gradients(backward.tape(), adapter_, dy);
   return *gradients_;
 }
 
 void LowRankNode::input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const {
   if (!adapter_) return;
-  const std::vector<Tensor>& gradients = inner_gradients(backward, dy);
-  for (size_t i = 0; i < gradients.size(); ++i)
-    backward.kernels().gemm(
-        {.a = gradients[i], .b = adapter_.blocks[i].a.value(), .out = dx, .beta = 1},
-        backward.stream());
+  add_low_rank_input_gradient(backward.tape(), adapter_, inner_gradients(backward, dy), dx);
 }
 
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x) const {
   if (!adapter_) return;
-  const kernels::Table& kernels = backward.kernels();
-  const std::vector<Tensor>& gradients = inner_gradients(backward, dy);
-  const auto add = [&](const Weight& weight, const Tensor& rows, const Tensor& columns) {
-    if (const GradSlot slot = backward.tape().grad_slot(weight); slot.out.defined())
-      kernels.gemm(
-          {.a = rows, .b = columns, .out = slot.out, .transpose_a = true, .beta = slot.beta},
-          backward.stream());
-  };
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const LowRank::Block& block = adapter_.blocks[i];
-    const Tensor& inner_TR = backward.saved(saved_ + i);
-    for (const LowRank::Part& part : block.parts)
-      add(part.b, columns_of(part, dy), inner_of(part, inner_TR));
-    add(block.a, gradients[i], x);
-  }
+  std::vector<Tensor> inner;
+  for (size_t i = 0; i < adapter_.blocks.size(); ++i) inner.push_back(backward.saved(saved_ + i));
+  add_low_rank_weight_gradients(backward.tape(), adapter_, inner, inner_gradients(backward, dy), dy,
+                                x);
   gradients_->clear();
 }
 

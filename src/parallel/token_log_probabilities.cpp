@@ -16,6 +16,7 @@ struct OutputLayer {
   int64_t first = 0;  // index in the vocabulary of this rank's first row
   double soft_cap = 0;
   TensorParallel tp;
+  ops::LowRank adapter;
 };
 
 // The output layer over chunks of the labelled tokens. Scratch memory for one chunk is allocated
@@ -69,11 +70,11 @@ class ChunkedHead {
       take(dout_T.view({dout_T.size(0), 1}), begin, weights.view({count, 1}));
       table.scale({.factor = -1, .x = weights, .out = weights}, tape_.stream());
       losses_of(begin, count, dlogits);
-      if (dx_TH.defined()) {
-        const Tensor dx = dx_CH_.slice(0, 0, count);
-        table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-        put(dx, begin, dx_TH);
-      }
+      const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
+      if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
+      ops::add_low_rank_gradients(tape_, layer_.adapter, inner_, dlogits, x_CH_.slice(0, 0, count),
+                                  dx);
+      if (dx.defined()) put(dx, begin, dx_TH);
       if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
         table.gemm({.a = dlogits,
                     .b = x_CH_.slice(0, 0, count),
@@ -121,6 +122,7 @@ class ChunkedHead {
     take(x_TH_, begin, x);
     tape_.kernels().gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true},
                          tape_.stream());
+    inner_ = ops::add_low_rank(tape_, layer_.adapter, x, logits);
     LogitChunk chunk{.logits = logits,
                      .labels = tokens_.labels.slice(0, begin, count),
                      .weights = weights_C_.slice(0, 0, count),
@@ -142,6 +144,7 @@ class ChunkedHead {
   int64_t rows_;  // of a chunk
   Tensor x_CH_, values_C_, weights_C_, logits_CV_;
   Tensor dlogits_CV_, exponentials_CV_, dx_CH_;  // for backward
+  std::vector<Tensor> inner_;                    // of the adapter, for the last chunk
 };
 
 // The rows of all tokens, from those between the matrix products.
@@ -174,9 +177,9 @@ void log_probabilities_dgrad(Backward& backward) {
 }  // namespace
 
 Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int64_t first,
-                            const LabelledTokens& tokens, const TensorParallel& tp,
-                            double soft_cap) {
-  const OutputLayer layer{first, soft_cap, tp};
+                            const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap,
+                            const ops::LowRank& adapter) {
+  const OutputLayer layer{first, soft_cap, tp, adapter};
   const Tensor x_TH = all_rows(tape, x.value, tp);
   const Tensor out_T =
       tape.empty({x_TH.size(0)}, kernels::accumulator(x_TH.dtype()), "log_probabilities");
@@ -186,6 +189,7 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
             .saved = {x.value, tokens.rows, tokens.labels},
             .weights = {weight},
             .dgrad = log_probabilities_dgrad};
+  ops::for_each_weight(adapter, [&](const Weight& w) { node.weights.push_back(w); });
   node.attributes = layer;
   return tape.record_one(std::move(node), out_T);
 }

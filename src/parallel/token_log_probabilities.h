@@ -4,6 +4,7 @@
 #pragma once
 
 #include "autograd/tape.h"
+#include "ops/low_rank.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
@@ -18,9 +19,9 @@ struct LabelledTokens {
 // (kernels/soft_cap.h); 0 for tokens without a label. f32 (f64) [T], the same on all ranks. x [T,H]
 // (with divided tokens [T/n,H]); weight: this rank's rows of the vocabulary, from `first` on. The
 // logits are never all stored: backward computes those of each chunk of tokens again. Gradients of
-// tokens without a label are not read.
+// tokens without a label are not read. adapter: added to this rank's rows, as in column_linear.
 Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                             const LabelledTokens& tokens, const TensorParallel& tp,
-                            double soft_cap = 0);
+                            double soft_cap = 0, const ops::LowRank& adapter = {});
 
 }  // namespace megatron::parallel

@@ -29,9 +29,11 @@ void loss_dgrad(Backward& backward) {
 class DividedLoss {
  public:
   DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
-              const Tensor& weights, const TensorParallel& tp, double soft_cap)
+              const Tensor& weights, const TensorParallel& tp, double soft_cap,
+              const ops::LowRank& adapter)
       : tape_(tape),
         weight_(weight),
+        adapter_(adapter),
         first_(first),
         soft_cap_(soft_cap),
         labels_T_(labels),
@@ -69,13 +71,15 @@ class DividedLoss {
     const auto pending = std::make_shared<PendingSum>();
     for (int64_t begin = 0; begin < tokens_; begin += rows) {
       const int64_t count = std::min(rows, tokens_ - begin);
-      form_loss(begin, count);
+      const std::vector<Tensor> inner = form_loss(begin, count);
       if (!tape_.recording()) continue;
       const Tensor dlogits = dlogits_CV_.slice(0, 0, count);
+      const Tensor dx = needs_dx_ ? dx_TH_.slice(0, begin, count) : Tensor();
+      if (needs_dx_)
+        tape_.kernels().gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
+      ops::add_low_rank_gradients(tape_, adapter_, inner, dlogits, x_TH_.slice(0, begin, count),
+                                  dx);
       if (needs_dx_) {
-        tape_.kernels().gemm(
-            {.a = dlogits, .b = weight_.value(), .out = dx_TH_.slice(0, begin, count)},
-            tape_.stream());
         if (begin + count == tokens_)
           pending->begin(tape_, dx_TH_, tp_, "vocabulary_loss, gradient");
       }
@@ -95,7 +99,8 @@ class DividedLoss {
 
  private:
   // Forms the loss of tokens [begin, begin + count), and the logits' gradients if the tape records.
-  void form_loss(int64_t begin, int64_t count) {
+  // Returns what ops::add_low_rank() returned.
+  std::vector<Tensor> form_loss(int64_t begin, int64_t count) {
     Stream& stream = tape_.stream();
     const Tensor logits = logits_CV_.slice(0, 0, count);
     const Tensor labels = labels_T_.slice(0, begin, count),
@@ -105,6 +110,8 @@ class DividedLoss {
                           .out = logits,
                           .transpose_b = true},
                          stream);
+    std::vector<Tensor> inner =
+        ops::add_low_rank(tape_, adapter_, x_TH_.slice(0, begin, count), logits);
     LogitChunk chunk{.logits = logits,
                      .labels = labels,
                      .weights = weights,
@@ -113,10 +120,12 @@ class DividedLoss {
     if (exponentials_CV_.defined()) chunk.exponentials = exponentials_CV_.slice(0, 0, count);
     if (tape_.recording()) chunk.dlogits = dlogits_CV_.slice(0, 0, count);
     chunk_losses(tape_, chunk, first_, soft_cap_, tp_, "vocabulary_loss, stats");
+    return inner;
   }
 
   Tape& tape_;
   const Weight& weight_;
+  const ops::LowRank& adapter_;
   int64_t first_;
   double soft_cap_;
   const Tensor &labels_T_, &weights_T_;
@@ -142,12 +151,15 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
-                                const TensorParallel& tp, double soft_cap) {
-  if (alone(tp.group)) return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap);
-  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap);
+                                const TensorParallel& tp, double soft_cap,
+                                const ops::LowRank& adapter) {
+  if (alone(tp.group))
+    return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap, adapter);
+  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap, adapter);
   PendingDx dx = loss.run();
   if (tape.recording()) {
     tape.gradient_done(weight);
+    ops::for_each_weight(adapter, [&](const Weight& w) { tape.gradient_done(w); });
     Node node{
         .name = "vocabulary_cross_entropy", .inputs = {x.id}, .dgrad = loss_dgrad, .root = true};
     node.attributes = std::move(dx);
@@ -157,21 +169,21 @@ Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, 
 }
 
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
-                      const TensorParallel& tp, double soft_cap) {
-  if (alone(tp.group)) return ops::soft_cap(tape, ops::linear(tape, x, weight), soft_cap);
-  const Var part = ops::soft_cap(tape, column_linear(tape, x, weight, {}, tp), soft_cap);
+                      const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter) {
+  const Var part = ops::soft_cap(tape, column_linear(tape, x, weight, {}, tp, adapter), soft_cap);
+  if (alone(tp.group)) return part;
   return gather_columns(tape, part, vocabulary, *tp.group, "vocabulary_linear");
 }
 
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
-                         const TensorParallel& tp, double soft_cap) {
-  if (alone(tp.group)) return ops::linear_logits(x, weight, tape, soft_cap);
+                         const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter) {
+  if (alone(tp.group)) return ops::linear_logits(x, weight, tape, soft_cap, adapter);
   Tensor whole = x;
   if (tp.divides_tokens()) {
     whole = gathered_rows(tape, x, *tp.group, "vocabulary_logits, x", MemoryClass::communication);
   }
-  return gathered_columns(tape, ops::linear_logits(whole, weight, tape, soft_cap), vocabulary,
-                          *tp.group, "vocabulary_logits");
+  return gathered_columns(tape, ops::linear_logits(whole, weight, tape, soft_cap, adapter),
+                          vocabulary, *tp.group, "vocabulary_logits");
 }
 
 }  // namespace megatron::parallel

@@ -1,8 +1,10 @@
 // Token table and output layer with their rows (the vocabulary) divided: rank r of n holds
-// share_of(V, n, r). With one rank they are the functions of ops/.
+// share_of(V, n, r). With one rank they are the functions of ops/. adapter: added to this rank's
+// rows of the output layer, as in column_linear.
 #pragma once
 
 #include "autograd/tape.h"
+#include "ops/low_rank.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
@@ -21,14 +23,17 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 // tokens the ranks exchange the largest logit, the sum of exponentials and the label's logit.
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
-                                const TensorParallel& tp, double soft_cap = 0);
+                                const TensorParallel& tp, double soft_cap = 0,
+                                const ops::LowRank& adapter = {});
 
 // x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear if the
 // tape records.
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
-                      const TensorParallel& tp, double soft_cap = 0);
+                      const TensorParallel& tp, double soft_cap = 0,
+                      const ops::LowRank& adapter = {});
 // The logits that the loss is computed from, f32 (f64), as in ops::linear_logits: on all ranks.
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
-                         const TensorParallel& tp, double soft_cap = 0);
+                         const TensorParallel& tp, double soft_cap = 0,
+                         const ops::LowRank& adapter = {});
 
 }  // namespace megatron::parallel

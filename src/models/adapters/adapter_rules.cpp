@@ -6,12 +6,13 @@
 #include "base/error.h"
 #include "checkpoint/model_directory.h"
 #include "checkpoint/name_list.h"
+#include "models/adapters/adapter_directory.h"
 #include "models/stage.h"
 
 namespace megatron::models {
 namespace {
 
-constexpr std::string_view kWeight = ".weight", kBias = ".bias", kA = ".lora_A.weight";
+constexpr std::string_view kWeight = ".weight", kBias = ".bias";
 
 // "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.bias".
 std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
@@ -27,16 +28,30 @@ std::string prefixed(const std::string& name) {
   return std::string(checkpoint::kAdapterPrefix) + name;
 }
 
+ModuleKind kind_of(nn::AdaptedKind kind) {
+  if (kind == nn::AdaptedKind::embedding) return ModuleKind::embedding;
+  return kind == nn::AdaptedKind::output ? ModuleKind::output : ModuleKind::linear;
+}
+
+AdapterPart part_of(nn::AdapterTensor tensor) {
+  switch (tensor) {
+    case nn::AdapterTensor::a: return AdapterPart::a;
+    case nn::AdapterTensor::b: return AdapterPart::b;
+    case nn::AdapterTensor::b_bias: return AdapterPart::b_bias;
+    case nn::AdapterTensor::embedding_a: return AdapterPart::embedding_a;
+    case nn::AdapterTensor::embedding_b: return AdapterPart::embedding_b;
+  }
+  return AdapterPart::a;
+}
+
 // The modules of a model, by what their weights are, and those that have an adapter.
 struct Modules {
   explicit Modules(const Stage& whole) {
-    const std::string prefix(checkpoint::kAdapterPrefix);
     for (const parallel::ParameterSpec* spec : whole.parameters()) {
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors) {
         const std::string& name = tensor.name;
-        if (name.starts_with(prefix)) {
-          if (name.ends_with(kA))
-            adapted.insert(name.substr(prefix.size(), name.size() - prefix.size() - kA.size()));
+        if (name.starts_with(checkpoint::kAdapterPrefix)) {
+          adapted.insert(parse_stored_name(name).module);
         } else if (name.ends_with(kWeight)) {
           all.emplace_back(module_of(name), spec->role);
         }
@@ -75,19 +90,19 @@ std::string stored_with_adapter(const LoraConfig& config, const std::string& ten
 }
 
 nn::AdapterRules adapter_rules(const LoraConfig& config) {
-  return {.adapter_of =
-              [&config](const std::string& module) -> std::optional<nn::AdapterRules::Adapter> {
-            const auto adapter = adapter_of(config, module, ModuleKind::linear);
-            if (!adapter) return std::nullopt;
-            return nn::AdapterRules::Adapter{.rank = adapter->rank, .scale = adapter->scale};
-          },
-          .stored_name =
-              [](const std::string& module, bool is_b) {
-                return prefixed(module) + (is_b ? ".lora_B.weight" : std::string(kA));
-              },
-          .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
-          .gaussian_a = config.init == LoraInit::gaussian,
-          .random_b = config.init == LoraInit::random};
+  return {
+      .adapter_of = [&config](const std::string& module,
+                              nn::AdaptedKind kind) -> std::optional<nn::AdapterRules::Adapter> {
+        const auto adapter = adapter_of(config, module, kind_of(kind));
+        if (!adapter) return std::nullopt;
+        return nn::AdapterRules::Adapter{
+            .rank = adapter->rank, .scale = adapter->scale, .b_bias = config.lora_bias};
+      },
+      .stored_name = [](const std::string& module,
+                        nn::AdapterTensor tensor) { return stored_name(module, part_of(tensor)); },
+      .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
+      .gaussian_a = config.init == LoraInit::gaussian,
+      .random_b = config.init == LoraInit::random};
 }
 
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {

@@ -75,6 +75,7 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
   const bool is_output = !v.untied && part_.head;
   embedding_ = std::make_unique<nn::VocabularyTable>(
       builder, "embedding", v.vocab_size, v.hidden_size, embedding_init(v), is_output ? 2 : 1);
+  embedding_->adapt_lookups(builder);
   if (v.learned_positions) {
     position_embedding_ = std::make_unique<nn::PositionTable>(
         builder, "position_embedding", v.max_position_embeddings, v.hidden_size, embedding_init(v));
@@ -107,6 +108,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
   if (v.score_labels > 0) {
     own_output_ = std::make_unique<nn::VocabularyTable>(builder, "score", v.score_labels,
                                                         v.hidden_size, matrix_init(v), 1);
+    own_output_->adapt_output(builder);
     output_ = {.table = own_output_.get(), .use = 0};
     return;
   }
@@ -120,6 +122,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
   own_output_ = std::make_unique<nn::VocabularyTable>(
       builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,
       v.untied && !mup ? matrix_init(v) : embedding_init(v), 1);
+  if (v.untied) own_output_->adapt_output(builder);
   output_ = {.table = own_output_.get(), .use = 0};
 }
 
