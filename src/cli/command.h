@@ -16,6 +16,7 @@ int train(const Arguments& arguments);
 int sft(const Arguments& arguments);
 int reward(const Arguments& arguments);
 int classify(const Arguments& arguments);
+int dpo(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
 int serve(const Arguments& arguments);

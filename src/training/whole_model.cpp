@@ -56,9 +56,10 @@ WholeModel whole_model(const models::Stage& undivided) {
   return whole;
 }
 
-std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
-  std::vector<checkpoint::HeldTensor> held = checkpoint::held(step.shards());
-  for (nn::ModuleState* state : step.states()) {
+std::vector<checkpoint::HeldTensor> held_weights(std::span<const parallel::Shard> shards,
+                                                 std::span<nn::ModuleState* const> states) {
+  std::vector<checkpoint::HeldTensor> held = checkpoint::held(shards);
+  for (nn::ModuleState* state : states) {
     parallel::ParameterSpec* const placed = &state->placed;
     const std::vector<checkpoint::HeldTensor> one = checkpoint::held(std::span(&placed, 1));
     held.insert(held.end(), one.begin(), one.end());
@@ -69,7 +70,7 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
 std::vector<checkpoint::HeldTensor> held_saved(const TrainStep& step, const models::Model& model,
                                                RenamedPlacements& renamed) {
   const models::LoraConfig* const adapter = model->adapter();
-  if (adapter == nullptr) return held_weights(step);
+  if (adapter == nullptr) return held_weights(step.shards(), step.states());
   std::vector<parallel::Shard> trained;
   std::ranges::copy_if(step.shards(), std::back_inserter(trained),
                        [](const auto& shard) { return shard.placed->parameter.trainable; });
@@ -93,6 +94,13 @@ std::vector<std::string> adapter_tensors(const WholeModel& whole) {
 
 bool has_a_row_per_token(const WholeModel& whole, const std::string& tensor) {
   return tensor == whole.table || (tensor == whole.head && whole.model->score_labels() == 0);
+}
+
+void initialize_token_rows(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                           uint64_t seed, Stream& stream) {
+  for (const parallel::Shard& shard : shards)
+    if (has_a_row_per_token(whole, shard.placed->placement.tensors.at(0).name))
+      parallel::initialize(shard, seed, stream);
 }
 
 std::vector<std::string> absent_states(const WholeModel& whole,
