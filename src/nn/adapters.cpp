@@ -158,10 +158,13 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
     adapter.add_up = [group = tensor().group](const Tensor& sums, Stream& stream) {
       group->all_reduce(sums, comm::Reduce::sum, stream, "dora.squares").wait(stream);
     };
-  // Consecutive parts of one scale share a block.
+  // Consecutive parts of one scale, and of one distribution of initial values, share a block.
+  const auto share = [this](const AdapterRules::Adapter& x, const AdapterRules::Adapter& y) {
+    return x.scale == y.scale && (x.rank == y.rank || !adapters_->gaussian_a);
+  };
   for (size_t begin = 0; begin < parts.size();) {
     size_t end = begin + 1;
-    while (end < parts.size() && parts[end].adapter.scale == parts[begin].adapter.scale) ++end;
+    while (end < parts.size() && share(parts[end].adapter, parts[begin].adapter)) ++end;
     adapter.blocks.push_back(
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
