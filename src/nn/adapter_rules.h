@@ -23,6 +23,10 @@ struct AdapterRules {
   // Initial values of a: normal with a standard deviation of 1 / r, or uniform in [-1 / sqrt(in), 1
   // / sqrt(in)). Those of b are zero, or uniform in [-1 / sqrt(r), 1 / sqrt(r)).
   bool gaussian_a = false, random_b = false;
+  // The same as adapter_of and stored_name for the experts of a layer that are one canonical
+  // tensor, which has the parameter's name itself ("...experts.down_proj").
+  std::function<std::optional<Adapter>(const std::string& parameter)> adapter_of_parameter;
+  std::function<std::string(const std::string& parameter, bool is_b)> stored_parameter_name;
 };
 
 }  // namespace megatron::nn
