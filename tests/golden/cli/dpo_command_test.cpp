@@ -136,6 +136,28 @@ TEST_F(Dpo, StoredReferencesGiveTheSameBits) {
   EXPECT_EQ(numbers("again"), numbers("live0"));
 }
 
+// The same bits, whether the reference is the model with its adapter switched off, a second model
+// or stored.
+TEST_F(Dpo, AnAdaptersReferenceIsTheModelThatItAdapts) {
+  const std::string lora = "--lora-rank 4 --lora-alpha 8 ";
+  const Outcome r = passes(command("adapter", lora));
+  EXPECT_FALSE(says(r, "reference model: ")) << r.err;
+  const std::vector<double> found = losses("adapter");
+  EXPECT_EQ(found[0], std::log(2.0));
+  for (size_t i = 1; i < found.size(); ++i) EXPECT_LT(found[i], found[i - 1]) << i;
+  passes(command("second", lora + "--reference-model base/iter_0000002"));
+  passes(command("stored", lora + kStored));
+  for (const std::string other : {"second", "stored"})
+    EXPECT_EQ(numbers(other), numbers("adapter")) << other;
+  passes(command("divided", lora + "--tensor-model-parallel-size 2 --sequence-parallel"));
+  const std::vector<double> divided = losses("divided");
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(divided[i], found[i], 2e-5 * found[i]);
+  // A module that is trained whole is another one than the reference's.
+  const Outcome saved = passes(command("saved", lora + "--lora-modules-to-save lm_head"));
+  EXPECT_TRUE(says(saved, "reference model: '")) << saved.err;
+  EXPECT_EQ(losses("saved")[0], std::log(2.0));
+}
+
 TEST_F(Dpo, AFileThatIsDamagedIsMadeAgain) {
   passes(command("one", kStored));
   for (const std::string& path : stored()) {
