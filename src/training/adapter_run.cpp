@@ -163,7 +163,8 @@ Json adapter_config(const models::Model& model, const std::string& base) {
     for (const parallel::ParameterSpec* spec : whole->parameters())
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
         config.fan_in_fan_out =
-            config.fan_in_fan_out || (tensor.transposed && tensor.global.rank() == 2);
+            config.fan_in_fan_out || (tensor.transposed && tensor.global.rank() == 2 &&
+                                      !tensor.name.starts_with(checkpoint::kAdapterPrefix));
   }
   const models::AdaptedModules modules = models::adapted_modules(config, *whole);
   const bool splits_experts = !config.target_parameters.empty() && modules.parameters.empty();

@@ -127,12 +127,10 @@ void check_experts(const LoraConfig& config, const Modules& modules, const Stage
              "have an adapter, those of experts: the model has {}",
              target, names.empty() ? "none" : checkpoint::counted(names));
   const auto adapted = std::ranges::find_if(modules.adapted, is_of_experts);
-  MG_CHECK(
-      adapted == modules.adapted.end() ||
-          (config.dropout == 0 && !config.weight_decomposed && !config.lora_bias),
-      "the adapter's targets include {}: adapters of experts have no lora_dropout, use_dora "
-      "or lora_bias; leave these out, or leave out experts (--lora-exclude '.*\\.experts\\..*')",
-      *adapted);
+  MG_CHECK(adapted == modules.adapted.end() || (!config.weight_decomposed && !config.lora_bias),
+           "the adapter's targets include {}: adapters of experts have neither use_dora nor "
+           "lora_bias; leave these out, or leave out experts (--lora-exclude '.*\\.experts\\..*')",
+           *adapted);
 }
 
 std::optional<ModuleAdapter> adapter_in_model(const LoraConfig& config, const std::string& module,

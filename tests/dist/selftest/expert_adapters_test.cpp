@@ -549,7 +549,7 @@ TEST(ExpertAdapters, AreRefusedWhereTheyCannotBe) {
   };
   refused(named("mlp.gate"), {"model.layers.1.mlp.gate", "cannot have one"});
   refused(named("experts.2.up_proj"), {"experts.0.up_proj", "experts.2.up_proj", "all experts"});
-  refused([](LoraConfig& config) { config.dropout = 0.1; }, {"experts", "lora_dropout"});
+  refused([](LoraConfig& config) { config.lora_bias = true; }, {"experts", "lora_bias"});
   refused([](LoraConfig& config) { config.weight_decomposed = true; }, {"experts", "use_dora"});
   refused([](LoraConfig& config) { config.target_parameters = {"mlp.gate.weight"}; },
           {"mlp.gate.weight", "mlp.experts.gate_up_proj"});
