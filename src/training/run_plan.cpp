@@ -453,9 +453,9 @@ std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::
 // An adapter belongs to weights that it does not change.
 void check_base(const RunPlan& plan) {
   if (plan.model->adapter() == nullptr) return;
-  MG_CHECK(plan.start.weights != nullptr,
-           "--lora-rank trains an adapter of a model, but the run has none to start from: give "
-           "--model DIR with --finetune, or use megatron sft");
+  MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
+           "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
+           "--save could not name it: give --model DIR with --finetune, or use megatron sft");
   MG_CHECK(
       plan.stored_tokens == 0 && !plan.upcycled,
       "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
