@@ -13,6 +13,8 @@
 
 namespace megatron::training {
 
+class TrainStep;
+
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of the weights that are module states
