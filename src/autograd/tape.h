@@ -95,6 +95,9 @@ class Tape {
     return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
   }
   bool recording() const { return mode_ == Mode::record; }
+  // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
+  bool adapts() const { return adapts_; }
+  void leave_out_adapters() { adapts_ = false; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
   // observes only in Pass::forward.
@@ -210,6 +213,7 @@ class Tape {
 
   Runtime& runtime_;
   Mode mode_;
+  bool adapts_ = true;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;

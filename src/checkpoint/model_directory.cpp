@@ -118,8 +118,11 @@ ModelDirectory::ModelDirectory(std::string path, const ReadingOptions& options)
 }
 
 void ModelDirectory::open_model() {
-  MG_CHECK(present(path_ + "/config.json"), "'{}' has no config.json: it is not a model directory",
-           path_);
+  const bool configured = present(path_ + "/config.json");
+  MG_CHECK(configured || !present(path_ + "/" + std::string(kAdapterConfig)),
+           "'{}' has {}, but neither {} nor {}: download the adapter again", path_, kAdapterConfig,
+           kAdapterFile, kTorchAdapterFile);
+  MG_CHECK(configured, "'{}' has no config.json: it is not a model directory", path_);
   config_ = Json::read(path_ + "/config.json");
   MG_CHECK(config_.is_object(), "'{}/config.json' is not a JSON object", path_);
   const bool packed = take_mxfp4(config_, path_ + "/config.json");

@@ -129,6 +129,9 @@ ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart
   const int64_t rank = part.adapter.rank;
   added.b = added_tensor(AdapterTensor::b, {part.rows, rank}, "lora_b",
                          adapters_->random_b ? uniform_by(rank) : zeros());
+  parameters_.back()->rate_multiplier = adapters_->b_rate;
+  if (part.adapter.magnitude)
+    added.magnitude = added_tensor(AdapterTensor::magnitude, {part.rows}, "lora_magnitude", ones());
   if (part.adapter.b_bias)
     added.bias = added_tensor(AdapterTensor::b_bias, {part.rows}, "lora_b_bias", zeros());
   return added;
@@ -150,11 +153,18 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
   if (adapters_ == nullptr) return {};
   const ParameterSpec& placed = spec_of(matrix);
   const std::vector<AdaptedPart> parts = adapted_parts(placed, kind);
-  ops::LowRank adapter;
-  // Consecutive parts of one scale share a block.
+  ops::LowRank adapter{.row_width = placed.whole[1]};
+  if (division_of(placed, 1) != nullptr && tensor().size() > 1)
+    adapter.add_up = [group = tensor().group](const Tensor& sums, Stream& stream) {
+      group->all_reduce(sums, comm::Reduce::sum, stream, "dora.squares").wait(stream);
+    };
+  // Consecutive parts of one scale, and of one distribution of initial values, share a block.
+  const auto share = [this](const AdapterRules::Adapter& x, const AdapterRules::Adapter& y) {
+    return x.scale == y.scale && (x.rank == y.rank || !adapters_->gaussian_a);
+  };
   for (size_t begin = 0; begin < parts.size();) {
     size_t end = begin + 1;
-    while (end < parts.size() && parts[end].adapter.scale == parts[begin].adapter.scale) ++end;
+    while (end < parts.size() && share(parts[end].adapter, parts[begin].adapter)) ++end;
     adapter.blocks.push_back(
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
@@ -167,7 +177,7 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
   const ParameterSpec& placed = spec_of(table);
   const std::vector<AdaptedPart> parts = adapted_parts(placed, AdaptedKind::embedding);
   if (parts.empty()) return std::nullopt;
-  const auto& [rank, scale, b_bias] = parts.at(0).adapter;
+  const int64_t rank = parts.at(0).adapter.rank;
   const std::string& module = parts[0].module;
   const int64_t tokens = placed.whole[0], hidden = placed.whole[1];
   const std::string name = table.name;
@@ -178,7 +188,7 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
                           .transposed = true},
       b{.name = adapters_->stored_name(module, AdapterTensor::embedding_b),
         .global = {hidden, rank}};
-  TableAdapter adapter{.scale = scale};
+  TableAdapter adapter{.scale = parts[0].adapter.scale};
   adapter.a = add(name + ".lora_a", {.tensors = {a}}, {tokens, rank},
                   adapters_->random_b ? normal(1) : zeros(), {.divisions = divisions});
   adapter.b = add(name + ".lora_b", {.tensors = {b}}, {hidden, rank}, normal(1), Options());

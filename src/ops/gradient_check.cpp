@@ -65,6 +65,13 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
            [](Tape& t, auto x, auto w) { return linear(t, x[0], w[0]); });
   add_case(cases, "linear with bias", {{6, 5}}, {{4, 5}, {4}},
            [](Tape& t, auto x, auto w) { return linear(t, x[0], w[0], w[1]); });
+  // Two parts of one scale, of different ranks, and one of another scale for some of their rows.
+  add_case(cases, "linear with adapters", {{6, 5}},
+           {{7, 5}, {7}, {5, 5}, {3, 2}, {4, 3}, {2, 5}, {2, 2}, {4}}, [](Tape& t, auto x, auto w) {
+             const LowRank adapter{
+                 {{w[2], 0.5, {{w[3], 0, 0}, {w[4], 3, 2, w[7]}}}, {w[5], 2, {{w[6], 2, 0}}}}};
+             return linear(t, x[0], w[0], w[1], MemoryClass::activations, adapter);
+           });
   add_case(cases, "linear of linear_gelu", {{6, 5}}, {{7, 5}, {7}, {4, 7}, {4}},
            [](Tape& t, auto x, auto w) {
              const Gelu inner = linear_gelu(t, x[0], w[0], w[1], true);

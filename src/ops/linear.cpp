@@ -11,11 +11,12 @@ struct Product {
 
 void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor& aux) {
   const Tensor& dy = backward.gradient(0);
-  const Tensor& w = backward.weight(0).value();
+  const LowRankNode& adapter = backward.attributes<Product>().adapter;
+  const Tensor w = adapter.matrix(backward, backward.weight(0).value());
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
   backward.kernels().gemm({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux},
                           backward.stream());
-  backward.attributes<Product>().adapter.input_gradient(backward, dy, dx);
+  adapter.input_gradient(backward, dy, dx);
   backward.set(0, dx);
 }
 
@@ -32,7 +33,7 @@ void linear_wgrad(Backward& backward) {
   const auto& product = backward.attributes<Product>();
   const Tensor &dy = backward.gradient(0), &x = backward.saved(0);
   linear_weight_gradients(backward, dy, x, product.has_bias);
-  product.adapter.weight_gradients(backward, dy, x);
+  product.adapter.weight_gradients(backward, backward.weight(0).value(), dy, x);
 }
 
 Node linear_node(const Weight& weight, const Weight& bias) {
@@ -80,7 +81,9 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory,
            const LowRank& adapter) {
   Tensor y = result(tape, x.value, weight.value(), memory);
-  tape.kernels().gemm(linear_call(x.value, weight, bias, y), tape.stream());
+  kernels::GemmArgs call = linear_call(x.value, weight, bias, y);
+  call.b = adapted_matrix(tape, adapter, weight.value());
+  tape.kernels().gemm(call, tape.stream());
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};

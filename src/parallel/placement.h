@@ -88,6 +88,7 @@ struct ParameterSpec {
   // and whether both dims of this matrix grow with the width.
   double width_multiplier = 1;
   bool grows_both_ways = false;
+  double rate_multiplier = 1;  // of the run's learning rate
   // Rows of each of the matrices stacked in it ([q | k | v]), of all ranks together; empty: it is a
   // single matrix.
   std::vector<int64_t> matrices;

@@ -57,6 +57,7 @@ const std::vector<Derived> kDerived = {
        return text(std::ranges::find(s.parallel.context_exchange, "a2a+p2p") !=
                    s.parallel.context_exchange.end());
      }},
+    {"trains-adapter", [](const S& s) { return text(s.adapters.any()); }},
     {"zero-bubble",
      [](const S& s) { return text(s.parallel.schedule.value_or("").starts_with("zb-")); }},
 };
@@ -284,6 +285,10 @@ const std::vector<Rule> kRules = {
      "with --pipeline-schedule {pipeline-schedule} and --data-parallel-sharding-strategy "
      "optim_grads_params they are dropped before; use 1f1b, interleaved or optim_grads, or leave "
      "one out"},
+    {memory, "mlp-chunks-for-training", "trains-adapter",
+     "--mlp-chunks-for-training {value} computes feed-forward blocks without their adapters, but "
+     "--lora-rank or --adapter is given; use --recompute-granularity selective "
+     "--recompute-modules mlp to save memory, or leave one out"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
      "--{flag} pairs a forward pass with a backward pass, which --pipeline-schedule "
      "{pipeline-schedule} does not do; use 1f1b or interleaved"},

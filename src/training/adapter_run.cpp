@@ -1,13 +1,18 @@
 #include "training/adapter_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/safetensors.h"
+#include "models/adapters/adapter_directory.h"
 #include "models/adapters/adapter_rules.h"
 #include "models/stage.h"
+#include "training/stored_names.h"
 
 namespace megatron::training {
 namespace {
@@ -32,15 +37,72 @@ std::vector<std::string> targets_of(const models::AdaptedModules& modules) {
   return targets;
 }
 
+// Lengths of the rows of a stored matrix [rows,in], or of the columns of one that is stored
+// [in,rows].
+std::vector<double> row_lengths(const checkpoint::ModelDirectory& directory,
+                                const std::string& name, int64_t rows, bool transposed) {
+  const checkpoint::TensorInfo& info = *directory.find(name);
+  const int64_t columns = info.shape.elements() / rows;
+  std::vector<double> squares(static_cast<size_t>(rows));
+  const std::vector<double> values = checkpoint::SafetensorsFile::doubles_of(
+      directory.tensors().read(name, 0, info.shape.elements()), info.dtype);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t at = transposed ? column * rows + row : row * columns + column;
+      squares[static_cast<size_t>(row)] +=
+          values[static_cast<size_t>(at)] * values[static_cast<size_t>(at)];
+    }
+  for (double& value : squares) value = std::sqrt(value);
+  return squares;
+}
+
 std::string text_of(const models::ModuleAdapter& adapter) {
   return fmt::format("rank {} and alpha {} (scale {})", adapter.rank, adapter.alpha, adapter.scale);
 }
 
 }  // namespace
 
+void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                     const checkpoint::ModelDirectory& directory) {
+  const StoredNames names(whole, directory);
+  std::set<std::string> transposed;
+  const auto undivided = shape_of(whole.model);
+  for (const parallel::ParameterSpec* spec : undivided->parameters())
+    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+      if (tensor.transposed) transposed.insert(tensor.name);
+  for (const parallel::Shard& shard : shards) {
+    const std::string& first = shard.placed->placement.tensors.at(0).name;
+    if (!first.starts_with(checkpoint::kAdapterPrefix) ||
+        models::parse_stored_name(first).part != models::AdapterPart::magnitude ||
+        !shard.value.device().has_data())
+      continue;
+    std::vector<double> values(static_cast<size_t>(shard.size()));
+    std::map<std::string, std::vector<double>> lengths;  // by tensor
+    parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& tensor,
+                                              int64_t canonical, int64_t local, int64_t size) {
+      auto& rows = lengths[tensor.name];
+      if (rows.empty()) {
+        const std::string weight = models::parse_stored_name(tensor.name).module + ".weight";
+        rows =
+            row_lengths(directory, names.of(weight), tensor.global[0], transposed.contains(weight));
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = local + i - shard.begin;
+        if (at >= 0 && at < shard.size())
+          values[static_cast<size_t>(at)] = rows[static_cast<size_t>(canonical + i)];
+      }
+    });
+    Tensor value = shard.value;
+    copy_from(value, std::span<const double>(values));
+  }
+}
+
 models::Model with_adapter(const models::Model& model, const settings::AdapterSettings& settings) {
   if (settings.any()) {
     const auto config = std::make_shared<const models::LoraConfig>(*settings.config());
+    if (config->dropout > 0)
+      log::warning("{} has lora_dropout = {}: adapters are trained without dropout here",
+                   settings.directory.value_or("the adapter"), config->dropout);
     return model->with({.adapter = config});
   }
   return model;

@@ -50,6 +50,7 @@ Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
   const nn::Batch& batch = device_batch_->fill(batches_[static_cast<size_t>(micro_batch)],
                                                stage.model(), settings::LossScope::token);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
+  if (!uses_adapters_) tape.leave_out_adapters();
   tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
   Bundle in;

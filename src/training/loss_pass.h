@@ -45,6 +45,8 @@ class LossPass final : private parallel::StageWork {
   // ranks with the head. Without data: empty.
   using OnValues = std::function<void(int micro_batch, std::vector<double> values)>;
   void run_values(std::span<const corpus::HostBatch> micro_batches, const OnValues& on_values);
+  // Whether the model's adapters act in the following passes; they do at first.
+  void use_adapters(bool uses) { uses_adapters_ = uses; }
   // Number of micro-batches that keep all stages busy.
   size_t together() const;
   const Objective* objective() const { return options_.objective.get(); }
@@ -68,6 +70,7 @@ class LossPass final : private parallel::StageWork {
                                         const corpus::HostBatch& host, const nn::Batch& batch);
 
   EvaluatedModel model_;
+  bool uses_adapters_ = true;
   WorkReporter work_reporter_;
   std::string phase_ = "evaluation";
   int64_t done_ = 0;  // micro-batches completed in this phase

@@ -12,6 +12,7 @@
 #include "kernels/table.h"
 #include "report/log/machine.h"
 #include "tensor/finite.h"
+#include "training/adapter_run.h"
 #include "training/non_finite.h"
 #include "training/plan/make_plan.h"
 #include "training/sample_text.h"
@@ -93,11 +94,15 @@ void RankRun::make_reference() {
   if (!plan_.reference || !needed) return;
   if (s_.data.precompute_reference) {
     reference_ = stored_reference(plan_, model_);
+  } else if (has_base_reference(plan_.model, s_.data)) {
+    reference_ = std::make_unique<BaseReference>(model_, s_.precision.type());
   } else {
-    auto second = std::make_unique<ReferenceModel>(model_, plan_.model, s_.precision.type(),
+    const models::Model model = models::without_adapter(plan_.model);
+    auto second = std::make_unique<ReferenceModel>(model_, model, s_.precision.type(),
                                                    s_.parallel.placement());
-    load_reference(*plan_.reference, plan_.whole, second->shards(), second->states(),
-                   static_cast<uint64_t>(s_.runtime.seed), runtime_.stream(), lead());
+    load_reference(*plan_.reference, whole_model(model, s_.precision.type()), second->shards(),
+                   second->states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream(),
+                   lead());
     second->filled();
     reference_ = std::move(second);
   }
@@ -142,6 +147,7 @@ void RankRun::draw_new_adapter(std::vector<std::string>& absent) {
   for (const parallel::Shard& shard : model_.step.shards())
     if (shard.placed->placement.tensors.at(0).name.starts_with(checkpoint::kAdapterPrefix))
       parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  fill_magnitudes(model_.step.shards(), plan_.whole, *plan_.start.weights);
   absent.insert(absent.end(), names.begin(), names.end());
 }
 

@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "settings/data_settings.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
 
-// Where the log-probabilities come from: a second model (ReferenceModel), or a pass before the run
-// (stored_reference.h). A model whose adapters can be switched off would be a third source.
+// Where the log-probabilities come from: a second model (ReferenceModel), the trained one without
+// its adapter (BaseReference), or a pass before the run (stored_reference.h).
 class ReferenceSource {
  public:
   virtual ~ReferenceSource() = default;
@@ -25,7 +26,7 @@ class ReferenceSource {
 class ReferenceModel final : public ReferenceSource {
  public:
   // Parameters and states must be filled before the first fill(). All arguments are borrowed.
-  // model: the trained one's definition.
+  // model: the trained one's definition, without an adapter.
   ReferenceModel(TrainedModel& trained, const models::Model& model, DType type,
                  const parallel::LayerPlacement& placement);
 
@@ -40,5 +41,18 @@ class ReferenceModel final : public ReferenceSource {
   parallel::DataParallel data_parallel_;
   LossPass pass_;
 };
+
+// The trained model without its adapter, which is all that is trained.
+class BaseReference final : public ReferenceSource {
+ public:
+  BaseReference(TrainedModel& trained, DType type);  // borrowed
+  void fill(const data::Dataset& set, std::span<corpus::HostBatch> micro_batches) override;
+
+ private:
+  LossPass pass_;
+};
+
+// True if a run of the model has a BaseReference.
+bool has_base_reference(const models::Model& model, const settings::DataSettings& settings);
 
 }  // namespace megatron::training

@@ -56,6 +56,9 @@ std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
   if (s.data.reference_model) {
     reference.weights = open(s, *s.data.reference_model);
     check_shape(plan, models::model_from_directory(reference.weights->path()));
+  } else if (plan.start.weights != nullptr && plan.model->adapter() != nullptr) {
+    // An adapter's reference is the model that it adapts.
+    reference.weights = open(s, plan.start.weights->base_path());
   } else if (plan.start.checkpoint == nullptr) {
     reference.weights = plan.start.weights;
   } else if (given.checkpoint.pretrained_checkpoint) {
@@ -91,8 +94,9 @@ void load_reference(const ReferenceWeights& reference, const WholeModel& whole,
     return nn::initialize(states, seed, stream);
   }
   if (reference.stored_tokens > 0) initialize_token_rows(shards, whole, seed, stream);
-  const std::vector<std::string> absent = absent_states(whole, *reference.weights);
+  std::vector<std::string> absent = absent_states(whole, *reference.weights);
   if (!absent.empty()) nn::initialize(states, seed, stream);
+  for (std::string& name : adapter_tensors(whole)) absent.push_back(std::move(name));
   load_weights(*reference.weights, held_weights(shards, states), whole,
                {.absent = absent, .tells = false, .stored_tokens = reference.stored_tokens});
 }

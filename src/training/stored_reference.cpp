@@ -180,6 +180,7 @@ void compute(const RunPlan& plan, const std::vector<const StoredSet*>& sets, Tra
                  static_cast<uint64_t>(s.runtime.seed), model.runtime.stream(), leads);
   model.step.data_parallel().parameters_changed();
   model.loss_pass.begin("reference log-probabilities");
+  model.loss_pass.use_adapters(false);
   for (const StoredSet* stored : sets) {
     std::optional<Progress> progress;
     if (leads) progress.emplace("reference log-probabilities", stored->set->rows().rows(), "rows");
@@ -190,6 +191,7 @@ void compute(const RunPlan& plan, const std::vector<const StoredSet*>& sets, Tra
                        });
     if (leads) write(*stored, values);
   }
+  model.loss_pass.use_adapters(true);
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ AdapterPart part_of(nn::AdapterTensor tensor) {
     case nn::AdapterTensor::a: return AdapterPart::a;
     case nn::AdapterTensor::b: return AdapterPart::b;
     case nn::AdapterTensor::b_bias: return AdapterPart::b_bias;
+    case nn::AdapterTensor::magnitude: return AdapterPart::magnitude;
     case nn::AdapterTensor::embedding_a: return AdapterPart::embedding_a;
     case nn::AdapterTensor::embedding_b: return AdapterPart::embedding_b;
   }
@@ -95,14 +96,22 @@ nn::AdapterRules adapter_rules(const LoraConfig& config) {
                               nn::AdaptedKind kind) -> std::optional<nn::AdapterRules::Adapter> {
         const auto adapter = adapter_of(config, module, kind_of(kind));
         if (!adapter) return std::nullopt;
-        return nn::AdapterRules::Adapter{
-            .rank = adapter->rank, .scale = adapter->scale, .b_bias = config.lora_bias};
+        return nn::AdapterRules::Adapter{.rank = adapter->rank,
+                                         .scale = adapter->scale,
+                                         .b_bias = config.lora_bias,
+                                         .magnitude = config.weight_decomposed};
       },
       .stored_name = [](const std::string& module,
                         nn::AdapterTensor tensor) { return stored_name(module, part_of(tensor)); },
       .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
       .gaussian_a = config.init == LoraInit::gaussian,
-      .random_b = config.init == LoraInit::random};
+      .random_b = config.init == LoraInit::random,
+      .b_rate = config.b_rate};
+}
+
+bool leaves_model(const LoraConfig& config) {
+  return config.modules_to_save.empty() && config.bias == LoraBias::none &&
+         config.trainable_token_indices.empty();
 }
 
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
@@ -117,6 +126,12 @@ AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
 }
 
 void check_adapter(const LoraConfig& config, const Stage& whole) {
+  MG_CHECK(config.trainable_token_indices.empty(),
+           "the adapter trains rows of the token embedding (trainable_token_indices), which is not "
+           "supported: train the embedding (modules_to_save) or an adapter of it");
+  MG_CHECK(
+      !config.weight_decomposed || !config.lora_bias,
+      "the adapter has DoRA (use_dora) and biases (lora_bias), which is not supported together");
   const Modules modules(whole);
   std::vector<std::string> names, unfit;
   for (const auto& [module, role] : modules.all) {
@@ -124,6 +139,11 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
     if (adapter_of(config, module, Modules::kind_of(role)) && !modules.adapted.contains(module))
       unfit.push_back(module);
   }
+  for (const auto& [module, role] : modules.all)
+    MG_CHECK(!config.weight_decomposed || role == parallel::Role::hidden ||
+                 !modules.adapted.contains(module),
+             "the adapter has DoRA (use_dora) for {}; it is supported for the matrices of layers",
+             module);
   const std::string idle = idle_target(config, modules);
   MG_CHECK(idle.empty(),
            "the adapter's target '{}' fits no module of the model, whose modules are {}", idle,

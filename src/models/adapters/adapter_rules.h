@@ -27,6 +27,9 @@ struct AdaptedModules {
 };
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole);
 
+// True if nothing of the model is trained but adapters, so that it is what it was without them.
+bool leaves_model(const LoraConfig& config);
+
 // Checks an adapter against the whole model, built with it. Throws Error naming a target that fits
 // no module, modules that cannot have an adapter, or that no module has one.
 void check_adapter(const LoraConfig& config, const Stage& whole);

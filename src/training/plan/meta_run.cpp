@@ -141,11 +141,15 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
   if (task != nullptr && task->needs_reference()) {
     if (s.data.precompute_reference) {
       precompute_once();
+    } else if (has_base_reference(model, s.data)) {
+      reference_ = std::make_unique<BaseReference>(trained_, s.precision.type());
     } else {
-      reference_.emplace(trained_, model, s.precision.type(), s.parallel.placement());
-      reference_->filled();
-      trained_.loss_pass.take_reference(&*reference_);
+      auto second = std::make_unique<ReferenceModel>(trained_, models::without_adapter(model),
+                                                     s.precision.type(), s.parallel.placement());
+      second->filled();
+      reference_ = std::move(second);
     }
+    trained_.loss_pass.take_reference(reference_.get());
   }
   trained_.step.begin(s.optimizer.config);
 }

@@ -77,7 +77,7 @@ class MetaRun {
   std::unique_ptr<comm::Group> group_, observed_;
   Runtime runtime_;
   TrainedModel trained_;
-  std::optional<ReferenceModel> reference_;  // of the task, if it runs before each step
+  std::unique_ptr<ReferenceSource> reference_;  // of the task, if it runs before each step
   corpus::HostBatch batch_;
   std::vector<corpus::HostBatch> batches_;
   std::map<int64_t, plan::StepWork>

@@ -28,7 +28,8 @@ struct FlagRow {
 };
 
 std::vector<FlagRow> model_flags();
-std::vector<FlagRow> step_flags();        // batch, precision, optimizer and machine
+std::vector<FlagRow> step_flags();  // batch, precision, optimizer and machine
+std::vector<FlagRow> adapter_flags();
 std::vector<FlagRow> parallel_flags();    // ranks and recompute
 std::vector<FlagRow> data_flags();        // data and evaluation
 std::vector<FlagRow> checkpoint_flags();  // checkpoints and logs

@@ -80,6 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Model, Flags, Combine(Values(model_flags), Range(size_t
                          part_name);
 INSTANTIATE_TEST_SUITE_P(Steps, Flags, Combine(Values(step_flags), Range(size_t{0}, kParts)),
                          part_name);
+INSTANTIATE_TEST_SUITE_P(Adapters, Flags, Combine(Values(adapter_flags), Range(size_t{0}, kParts)),
+                         part_name);
 INSTANTIATE_TEST_SUITE_P(Ranks, Flags, Combine(Values(parallel_flags), Range(size_t{0}, kParts)),
                          part_name);
 INSTANTIATE_TEST_SUITE_P(Data, Flags, Combine(Values(data_flags), Range(size_t{0}, kParts)),
@@ -91,8 +93,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, Flags,
 // observable.
 TEST(FlagRows, AllThatAreSupportedHaveARow) {
   std::map<std::string, std::string> observables;
-  for (const auto& rows :
-       {model_flags(), step_flags(), parallel_flags(), data_flags(), checkpoint_flags()})
+  for (const auto& rows : {model_flags(), step_flags(), adapter_flags(), parallel_flags(),
+                           data_flags(), checkpoint_flags()})
     for (const FlagRow& row : rows)
       EXPECT_TRUE(observables.emplace(row.flag, row.observable).second) << row.flag << " twice";
   settings::TrainSettings settings;

@@ -160,6 +160,8 @@ const std::vector<Broken> kBroken = {
      "optim_grads_params",
      "--mlp-chunks-for-training 4 computes weight gradients from the parameters again, but with "
      "--pipeline-schedule zb-h1"},
+    {memory, "--mlp-chunks-for-training 4 --lora-rank 2",
+     "--mlp-chunks-for-training 4 computes feed-forward blocks without their adapters"},
     {memory, "--recompute-granularity full --distribute-saved-activations",
      "--distribute-saved-activations shards saved activations over"},
     {memory,
@@ -216,6 +218,8 @@ TEST(Rules, WhatGoesTogetherIsTaken) {
   EXPECT_EQ(refusal(layout, "--overlap-moe-expert-parallel-comm --recompute-granularity full"), "")
       << "no tokens travel";
   EXPECT_EQ(refusal(graphs, kGraphs + "--use-distributed-optimizer"), "");
+  EXPECT_EQ(refusal(memory, "--mlp-chunks-for-training 1 --lora-rank 2"), "");
+  EXPECT_NE(refusal(memory, "--mlp-chunks-for-training 2 --adapter x"), "");
 }
 
 // For help and documentation: no sentence occurs twice, and none shows the table's own notation.

@@ -1,0 +1,43 @@
+// Runs that train adapters need what their plans say: memory of every class and traffic.
+#include "dist/training/executed_run.h"
+#include "dist/training/runs.h"
+
+namespace megatron::training::adapter_plan_test {
+namespace {
+
+TEST(AdapterPlan, IsWhatIsExecuted) {
+  for (const std::string layout :
+       {"", "--bf16", "--tensor-model-parallel-size 2 --sequence-parallel",
+        "--pipeline-model-parallel-size 2",
+        "--pipeline-model-parallel-size 2 --pipeline-schedule zb-v",
+        "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"}) {
+    for (const std::string adapter :
+         {"--lora-rank 4",
+          "--lora-rank 2 --lora-target q_proj down_proj --lora-rank-pattern down_proj=3 "
+          "--lora-alpha 3 --lora-modules-to-save lm_head"}) {
+      SCOPED_TRACE(layout + " " + adapter);
+      const SettledRun run = settle_run(with_flags(deep_llama(), layout + " " + adapter));
+      settings::TrainSettings settled = run.settings;
+      const plan::Plan plan = make_plan(settled, run.model, run.vocabulary, {});
+      const std::vector<ExecutedRank> ranks = executed(run, 2);
+      const size_t per_stage = ranks.size() / plan.stages.size();
+      for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+        for (int c = 0; c < kMemoryClasses; ++c) {
+          if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
+          const auto at = static_cast<size_t>(c);
+          EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
+              << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
+        }
+      }
+      double sent = 0;
+      for (const plan::TrafficWork& work : plan.traffic)
+        if (work.call != "gradient norm") sent += work.sent;
+      EXPECT_EQ(sent, ranks[0].sent);
+      EXPECT_LT(*plan.trained, plan.parameter_count());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training::adapter_plan_test

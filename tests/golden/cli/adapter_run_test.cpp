@@ -1,0 +1,200 @@
+// Runs that train adapters (--lora-rank): their checkpoints are adapters, resumed runs have the
+// bits of one run, and what cannot be trained so is refused.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+#include "text.h"
+#include "training/model_source.h"
+
+namespace megatron::testing::adapter_run_test {
+namespace {
+
+constexpr const char* kPrefix = "base_model.model.";
+
+class AdapterRun : public ::testing::Test {
+ protected:
+  static std::string base() { return vectors("post_training/models/policy"); }
+  static Words command(const std::string& more) {
+    return words("train --model " + base() +
+                 " --finetune --mock-data --tokenizer-type NullTokenizer --seq-length 32 "
+                 "--micro-batch-size 1 --global-batch-size 4 --lr 1e-2 --lr-decay-iters 4 "
+                 "--train-iters 4 --threads 1 --log-interval 1 " +
+                 more);
+  }
+  void succeeds(const Words& line) const {
+    const Outcome r = place_.run(line);
+    ASSERT_EQ(r.code, 0) << r.out << r.err;
+  }
+  void refused(const Words& line, std::initializer_list<std::string_view> parts) const {
+    const Outcome r = place_.run(line);
+    EXPECT_NE(r.code, 0) << r.out << r.err;
+    expect_contains(r.err, parts);
+  }
+  // The last checkpoints of two runs, byte for byte, but for their layouts.
+  void expect_same(const std::string& a, const std::string& b) const {
+    for (const char* name : {"/adapter_model.safetensors", "/adapter_config.json",
+                             "/optimizer-00001-of-00001.safetensors"})
+      EXPECT_TRUE(read_file(place_ / (a + kLast + name)) == read_file(place_ / (b + kLast + name)))
+          << name << " of " << a << " and " << b;
+  }
+  // Loss of the validation set.
+  std::string validation(const std::string& model) const {
+    const std::string log = place_ / "validation.jsonl";
+    std::filesystem::remove(log);
+    succeeds(command("--skip-train --eval-iters 2 --log-jsonl validation.jsonl " + model));
+    std::istringstream lines(read_file(log));
+    for (std::string line; std::getline(lines, line);)
+      if (const Json record = Json::parse(line); record["type"].as_string() == "validation")
+        return record["loss"].dump();
+    ADD_FAILURE() << "no validation in\n" << lines.str();
+    return {};
+  }
+
+  static constexpr const char* kLast = "/iter_0000004";
+  Workplace place_;
+};
+
+TEST_F(AdapterRun, ResumedHasTheBitsOfOneRun) {
+  const std::string adapter =
+      "--lora-rank 4 --lora-rank-pattern down_proj=3 --lora-alpha 6 --lora-modules-to-save "
+      "lm_head ";
+  succeeds(command(adapter + "--save whole"));
+  for (const auto& [folder, first, second] :
+       {std::tuple{"parts", "", ""},
+        {"moved", "", "--pipeline-model-parallel-size 2 --recompute-activations "},
+        {"stages", "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 ", ""}}) {
+    const std::string saves = fmt::format("--save {0} --load {0} ", folder);
+    succeeds(command(adapter + saves + first + "--exit-interval 2"));
+    succeeds(command(adapter + saves + second));
+    expect_same("whole", folder);
+  }
+}
+
+// Sums over other ranks differ by rounding only.
+TEST_F(AdapterRun, ResumesOnOtherRanks) {
+  succeeds(command("--lora-rank 4 --save whole"));
+  const std::string saves = "--lora-rank 4 --save run --load run ";
+  succeeds(command(saves + "--tensor-model-parallel-size 2 --sequence-parallel --exit-interval 2"));
+  succeeds(command(saves + "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"));
+  const std::string file = std::string(kLast) + "/adapter_model.safetensors";
+  const checkpoint::SafetensorsFile whole(place_ / ("whole" + file)), run(place_ / ("run" + file));
+  for (const checkpoint::TensorInfo& info : whole.tensors()) {
+    const std::vector<double> a = whole.doubles(info.name), b = run.doubles(info.name);
+    ASSERT_EQ(a.size(), b.size()) << info.name;
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << info.name << " " << i;
+  }
+}
+
+TEST_F(AdapterRun, ItsCheckpointIsAnAdapterThatOpensByItself) {
+  succeeds(command("--lora-rank 4 --lora-target q_proj down_proj --save run"));
+  std::set<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(place_ / ("run" + std::string(kLast))))
+    files.insert(entry.path().filename().string());
+  EXPECT_TRUE(files.contains("adapter_config.json") && !files.contains("config.json"));
+  EXPECT_TRUE(files.contains("adapter_model.safetensors") && !files.contains("model.safetensors"));
+  const std::string folder = place_ / ("run" + std::string(kLast));
+  const checkpoint::SafetensorsFile file(folder + "/adapter_model.safetensors");
+  std::set<std::string> names, expected;
+  for (const checkpoint::TensorInfo& info : file.tensors()) names.insert(info.name);
+  for (const int layer : {0, 1})
+    for (const char* module : {"self_attn.q_proj", "mlp.down_proj"})
+      for (const char* matrix : {"A", "B"})
+        expected.insert(
+            fmt::format("{}model.layers.{}.{}.lora_{}.weight", kPrefix, layer, module, matrix));
+  EXPECT_EQ(names, expected);
+  const Json config = Json::read(folder + "/adapter_config.json");
+  EXPECT_EQ(config["base_model_name_or_path"].as_string(), base());
+  EXPECT_EQ(config["r"].as_integer(), 4);
+  const checkpoint::ModelDirectory directory(folder);
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  const auto model =
+      training::load_model(directory, models::model_of(directory), runtime, DType::f32, 0);
+  const std::string& name = *names.rbegin();
+  const parallel::ParameterSpec* b = nullptr;
+  for (const parallel::ParameterSpec* placed : model->parameters())
+    if (placed->placement.tensors[0].name == name) b = placed;
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(to_doubles(b->parameter.value), file.doubles(name));
+  // B is zero at first: an untrained adapter adds nothing.
+  const std::string of_base = validation(""), trained = validation("--adapter " + folder);
+  EXPECT_EQ(validation("--lora-rank 4"), of_base);
+  EXPECT_NE(trained, of_base);
+  // A run that starts from an adapter and changes nothing ends with it.
+  succeeds(command("--adapter " + folder + " --lr 0 --lr-decay-style constant --save next"));
+  EXPECT_EQ(read_file(place_ / ("next" + std::string(kLast) + "/adapter_model.safetensors")),
+            read_file(folder + "/adapter_model.safetensors"));
+}
+
+TEST_F(AdapterRun, ChatsTrainAnAdapter) {
+  std::ofstream chats(place_ / "chats.jsonl");
+  for (int i = 0; i < 40; ++i)
+    chats << R"({"messages": [{"role": "user", "content": "next )" << i
+          << R"("}, {"role": "assistant", "content": ")" << i + 1 << "\"}]}\n";
+  chats.close();
+  const std::string all =
+      "--tokenizer-model " + vectors("post_training/sft/chatml") +
+      " --data-path chats.jsonl --seq-length 64 --micro-batch-size 2 --global-batch-size 4 --lr "
+      "1e-3 --threads 1 --log-interval 1 ";
+  succeeds(words("sft " + all +
+                 "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 512 "
+                 "--train-iters 1 --save model"));
+  const std::string tuned = "sft " + all + "--model model/iter_0000001 --lora-rank 4 ";
+  succeeds(words(tuned + "--train-iters 4 --save whole"));
+  succeeds(words(tuned + "--train-iters 4 --save parts --load parts --exit-interval 2"));
+  succeeds(words(tuned + "--train-iters 4 --save parts --load parts"));
+  expect_same("whole", "parts");
+  EXPECT_TRUE(std::filesystem::exists(place_ / "whole/iter_0000004/tokenizer.json"));
+}
+
+TEST_F(AdapterRun, WhatDoesNotFitIsRefused) {
+  const std::string other = vectors("adapters/qwen3_tied"), lora = "--lora-rank 4 ";
+  refused(words("train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 96 "
+                "--mock-data --seq-length 32 --micro-batch-size 2 --lr 1e-3 --train-iters 4 "
+                "--lora-rank 4"),
+          {"--lora-rank", "the run has none to start from", "give --model DIR with --finetune"});
+  refused(command(lora + "--vocab-size 200"), {"can neither get more tokens (--vocab-size)"});
+  refused(command(lora + "--moe-use-upcycling --num-experts 2"),
+          {"nor experts (--moe-use-upcycling)"});
+  refused(command(lora + "--mlp-chunks-for-training 2"),
+          {"--mlp-chunks-for-training 2 computes feed-forward blocks without their adapters"});
+  refused(command(lora + "--lora-target q_proj_of_another"),
+          {"'q_proj_of_another' fits no module", "model.layers.0.self_attn.q_proj"});
+  refused(command(lora + "--lora-target .*q_proj_of_another"), {"targets fit no module", "21 ("});
+  refused(command(lora + "--lora-target input_layernorm"),
+          {"model.layers.0.input_layernorm", "cannot have one"});
+  refused(command("--adapter " + other),
+          {other, "with a different shape: 10",
+           "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight: [4, 24] in the file, "
+           "[4, 32] in the model"});
+  refused(command(lora + "--adapter " + other), {"--lora-rank is 4", "states its own"});
+  refused(command("--adapter " + base()), {base(), "adapter_config.json"});
+}
+
+TEST_F(AdapterRun, ResumingNeedsTheSameAdapter) {
+  succeeds(command("--lora-rank 4 --lora-target q_proj v_proj --save run"));
+  succeeds(command("--save whole"));
+  const std::string goes_on = "--train-iters 6 --load run ";
+  refused(command(goes_on), {"run/iter_0000004", "is an adapter", "give the --lora flags"});
+  refused(
+      command(goes_on + "--lora-rank 8 --lora-target q_proj v_proj"),
+      {"layers.0.self_attn.q_proj with rank 4 and alpha 4", "the run's has rank 8 and alpha 8"});
+  refused(command(goes_on + "--lora-rank 4 --lora-alpha 8 --lora-target q_proj v_proj"),
+          {"rank 4 and alpha 4 (scale 1)", "rank 4 and alpha 8 (scale 2)"});
+  refused(command(goes_on + "--lora-rank 4 --lora-target q_proj"),
+          {"has model.layers.0.self_attn.v_proj", "the run's has not"});
+  refused(command(goes_on + "--lora-rank 4 --lora-target q_proj k_proj v_proj"),
+          {"does not have model.layers.0.self_attn.k_proj"});
+  refused(command("--train-iters 6 --load whole --lora-rank 4"),
+          {"whole/iter_0000004", "is a whole model", "leave the --lora flags out"});
+}
+
+}  // namespace
+}  // namespace megatron::testing::adapter_run_test
