@@ -32,6 +32,10 @@ struct AdapterRules {
   // / sqrt(in)). Those of b are zero, or uniform in [-1 / sqrt(r), 1 / sqrt(r)).
   bool gaussian_a = false, random_b = false;
   double b_rate = 1;  // learning rate of b by that of a (LoRA+; Hayou et al. 2024)
+  // The same as adapter_of and stored_name for the experts of a layer that are one canonical
+  // tensor, which has the parameter's name itself ("...experts.down_proj").
+  std::function<std::optional<Adapter>(const std::string& parameter)> adapter_of_parameter;
+  std::function<std::string(const std::string& parameter, bool is_b)> stored_parameter_name;
 };
 
 }  // namespace megatron::nn

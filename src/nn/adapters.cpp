@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "nn/adapter_parts.h"
 #include "nn/builder.h"
 
 namespace megatron::nn {
@@ -12,44 +13,11 @@ namespace {
 
 using parallel::CanonicalTensor, parallel::Division, parallel::ParameterSpec, parallel::Slice;
 
-const Division* division_of(const ParameterSpec& spec, int axis) {
-  const auto found = std::ranges::find(spec.divisions, axis, &Division::axis);
-  return found == spec.divisions.end() ? nullptr : &*found;
-}
-
 // The module whose weight a canonical tensor is; "" if it is no weight.
 std::string module_of(const CanonicalTensor& tensor) {
   constexpr std::string_view kWeight = ".weight";
   if (!tensor.name.ends_with(kWeight)) return {};
   return tensor.name.substr(0, tensor.name.size() - kWeight.size());
-}
-
-// The blocks of a division of rows that make up [begin, begin + rows), as a division of these rows
-// alone, and the first of them that this rank holds, as a row of its part of the matrix.
-struct RowsOfPart {
-  Division division;
-  int64_t local_begin = 0;
-};
-RowsOfPart rows_of_part(const Division& whole, int64_t begin, int64_t rows) {
-  RowsOfPart part{.division = whole};
-  part.division.blocks.clear();
-  int64_t at = 0, taken = 0;
-  for (const int64_t block : whole.blocks) {
-    if (at >= begin && at + block <= begin + rows) {
-      part.division.blocks.push_back(block);
-      taken += block;
-    } else if (at + block <= begin) {
-      part.local_begin += parallel::share_of(block, whole.ranks, whole.rank).size;
-    }
-    at += block;
-  }
-  MG_ASSERT(taken == rows);
-  return part;
-}
-
-// Uniform with the bound that PyTorch's linear layers of this many inputs have.
-parallel::Init uniform_by(int64_t in) {
-  return {parallel::Init::Kind::uniform, 1 / std::sqrt(static_cast<double>(in))};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "nn/adapter_rules.h"
 #include "nn/module_state.h"
+#include "ops/expert_low_rank.h"
 #include "ops/low_rank.h"
 #include "parallel/model_ranks.h"
 
@@ -75,6 +76,11 @@ class Builder {
 
   StepSum& add_step_sum(Shape shape, DType type);
 
+  // Adds the adapters of experts' matrices [E,out,in] that were added before, like add_adapter():
+  // a [E,r,in] and b [E,out,r]. Throws Error unless all experts of a canonical part (gate, up) have
+  // adapters of one rank and scale, or none has.
+  ops::ExpertLowRank add_expert_adapter(const Parameter& matrices);
+
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
   const parallel::ModelRanks& ranks() const { return ranks_; }
@@ -105,6 +111,12 @@ class Builder {
                    size_t index);
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
+
+  // The canonical tensors of the same rows of all experts, and their adapter.
+  struct AdaptedExperts;
+  std::vector<AdaptedExperts> adapted_experts(const parallel::ParameterSpec& matrices) const;
+  Parameter& add_expert_tensor(const parallel::ParameterSpec& matrices,
+                               const AdaptedExperts& experts, bool is_b, const std::string& name);
 
   Runtime& runtime_;
   DType type_;

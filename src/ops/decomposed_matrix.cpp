@@ -8,7 +8,7 @@ namespace megatron::ops {
 namespace {
 
 // One part's rows of V, normalized.
-struct Rows {
+struct NormedRows {
   Tensor normed;   // U [n,in]
   Tensor rstd;     // 1 / rms(V), f32 (f64) [n]
   Tensor factors;  // m / sqrt(width), f32 (f64) [n]
@@ -18,8 +18,8 @@ Tensor a_of(const LowRank::Block& block, const LowRank::Part& part) {
   return block.a.value().slice(0, part.first, part.b.value().size(1));
 }
 
-Rows normalized(Tape& tape, const LowRank& adapter, const LowRank::Block& block,
-                const LowRank::Part& part, const Tensor& w) {
+NormedRows normalized(Tape& tape, const LowRank& adapter, const LowRank::Block& block,
+                      const LowRank::Part& part, const Tensor& w) {
   const kernels::Table& kernels = tape.kernels();
   Stream& stream = tape.stream();
   const Tensor &b = part.b.value(), &m = part.magnitude.value();
@@ -30,9 +30,9 @@ Rows normalized(Tape& tape, const LowRank& adapter, const LowRank::Block& block,
   kernels.copy({.x = w.slice(0, part.row, n), .out = v}, stream);
   kernels.scale({.factor = block.scale, .x = b, .out = scaled}, stream);
   kernels.gemm({.a = scaled, .b = a_of(block, part), .out = v, .beta = 1}, stream);
-  Rows rows{.normed = tape.empty({n, in}, type, "dora.normed"),
-            .rstd = tape.empty({n}, sums, "dora.rstd"),
-            .factors = tape.empty({n}, sums, "dora.factors")};
+  NormedRows rows{.normed = tape.empty({n, in}, type, "dora.normed"),
+                  .rstd = tape.empty({n}, sums, "dora.rstd"),
+                  .factors = tape.empty({n}, sums, "dora.factors")};
   kernels::HeadNormArgs norm{.kind = kernels::NormKind::rms,
                              .x = v.view({n, 1, in}),
                              .eps = 0,
@@ -66,7 +66,7 @@ Tensor decomposed_matrix(Tape& tape, const LowRank& adapter, const Tensor& w) {
   tape.kernels().copy({.x = w, .out = matrix}, tape.stream());
   for (const LowRank::Block& block : adapter.blocks) {
     for (const LowRank::Part& part : block.parts) {
-      const Rows rows = normalized(tape, adapter, block, part, w);
+      const NormedRows rows = normalized(tape, adapter, block, part, w);
       tape.kernels().scale_rows({.x = rows.normed,
                                  .factors = rows.factors,
                                  .out = matrix.slice(0, part.row, part.b.value().size(0))},
@@ -85,7 +85,7 @@ void add_decomposed_gradients(Tape& tape, const LowRank& adapter, const Tensor& 
   for (const LowRank::Block& block : adapter.blocks) {
     const GradSlot da = tape.grad_slot(block.a);
     for (const LowRank::Part& part : block.parts) {
-      const Rows rows = normalized(tape, adapter, block, part, w);
+      const NormedRows rows = normalized(tape, adapter, block, part, w);
       const int64_t n = rows.rstd.size(0), r = part.b.value().size(1);
       const Tensor dv = gradient.slice(0, part.row, n),
                    dm = tape.empty({n}, rows.factors.dtype(), "dora.magnitude, gradient");

@@ -35,9 +35,14 @@ struct CanonicalTensor {
   // True if the parameter stacks several such tensors (an expert's matrix): global[0] is 1 and not
   // present on disk.
   bool stacked = false;
+  // The experts of axis 0 are joined to one matrix on disk (PEFT's adapters of fused experts):
+  // [E,r,c] is stored as [E * r, c], or as [r, c * E], in which the expert changes fastest; with
+  // `transposed`, r and c are swapped.
+  enum class Joined : uint8_t { no, rows, columns } joined = Joined::no;
 
-  Shape stored_shape() const;                 // as on disk
-  std::vector<Slice> slices(int axis) const;  // in the given order; a single one if all is held
+  Shape stored_shape() const;                   // as on disk
+  std::vector<int64_t> stored_strides() const;  // on disk, of the dims of `global`
+  std::vector<Slice> slices(int axis) const;    // in the given order; a single one if all is held
 };
 
 // A parameter consists of one canonical tensor or several (q, k, v; gate, up; experts).

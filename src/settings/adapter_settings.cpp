@@ -100,8 +100,12 @@ void AdapterSettings::fields(Fields& f) {
         "the adapters' products are scaled by alpha / rank; default the rank, for a scale of 1");
   f.add("lora-target", &targets,
         "modules with an adapter: names or their ends after a dot (q_proj), one pattern of whole "
-        "names (a regular expression of Python), or all-linear: every linear module but the "
-        "output head; default all-linear");
+        "names (a regular expression of Python), or all-linear: every linear module, experts' too, "
+        "but the output head; default all-linear");
+  f.add("lora-target-parameters", &target_parameters,
+        "parameters of all experts of a layer with an adapter for each expert, by their names or "
+        "ends (experts.gate_up_proj experts.down_proj), beside --lora-target; for models whose "
+        "experts are no modules (gpt-oss, Llama 4)");
   f.add("lora-exclude", &excluded,
         "modules without an adapter among those of --lora-target: names or one pattern");
   f.add("lora-layers", &layers,
@@ -157,6 +161,8 @@ models::LoraConfig AdapterSettings::from_flags() const {
   MG_CHECK(all == targets.end() || targets.size() == 1,
            "--lora-target has all-linear and other values; all-linear stands alone");
   if (!config.all_linear) config.targets = modules_of("lora-target", targets);
+  check_not_empty("lora-target-parameters", target_parameters);
+  config.target_parameters = target_parameters;
   config.excluded = modules_of("lora-exclude", excluded);
   config.layers_to_transform = numbers_of("lora-layers", layers);
   MG_CHECK(layers.empty() || !config.targets.names.empty(),

@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "models/adapters/adapter_directory.h"
 #include "models/adapters/adapter_rules.h"
+#include "models/adapters/expert_modules.h"
 #include "models/stage.h"
 #include "training/stored_names.h"
 
@@ -22,19 +23,56 @@ std::unique_ptr<models::Stage> shape_of(const models::Model& model) {
   return model.build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
 }
 
-std::string last_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+// Calls f for a module's name and its ends after dots, the shortest first, until it returns true.
+template <class F>
+void for_each_end(std::string_view module, F&& f) {
+  for (size_t dot = module.rfind('.'); dot != module.npos && dot > 0;
+       dot = module.rfind('.', dot - 1))
+    if (f(module.substr(dot + 1))) return;
+  f(module);
+}
 
-// The ends of the modules' names, if no other module ends so; else the modules.
+// The shortest ends of the modules' names with which no other module's name ends.
 std::vector<std::string> targets_of(const models::AdaptedModules& modules) {
-  std::set<std::string> ends;
-  for (const auto& [module, adapter] : modules.adapted) ends.insert(last_name(module));
-  const bool ambiguous = std::ranges::any_of(modules.all, [&](const std::string& module) {
-    return ends.contains(last_name(module)) && !modules.adapted.contains(module);
-  });
-  std::vector<std::string> targets;
-  if (!ambiguous) return {ends.begin(), ends.end()};
-  for (const auto& [module, adapter] : modules.adapted) targets.push_back(module);
-  return targets;
+  std::set<std::string_view> others;
+  for (const std::string& module : modules.all)
+    if (!modules.adapted.contains(module))
+      for_each_end(module, [&](std::string_view end) {
+        others.insert(end);
+        return false;
+      });
+  std::set<std::string> targets;
+  for (const auto& [module, adapter] : modules.adapted)
+    for_each_end(module, [&](std::string_view end) {
+      const bool own = !others.contains(end);
+      if (own) targets.emplace(end);
+      return own;
+    });
+  return {targets.begin(), targets.end()};
+}
+
+// Pattern of the same matrix of all experts of a layer, whose adapters are alike.
+std::string of_all_experts(std::string module) {
+  if (const auto expert = models::expert_module(module)) {
+    const std::string number = "." + std::to_string(expert->number) + ".";
+    module.replace(module.rfind(number), number.size(), ".[0-9]+.");
+  }
+  return module;
+}
+
+// Puts experts' modules in the place of the parameters that were targets, with the ranks and alphas
+// of these. They are among the targets.
+void name_experts(const models::AdaptedModules& modules, models::LoraConfig& config) {
+  config.target_parameters = {};
+  config.layers_to_transform = {};
+  config.layers_pattern = {};
+  for (const auto& [module, adapter] : modules.adapted) {
+    const auto now = adapter_of(config, module, models::ModuleKind::linear);
+    if (!now || *now == adapter) continue;
+    const models::NamePattern pattern(of_all_experts(module), models::NamePattern::Use::ending);
+    if (now->rank != adapter.rank) config.rank_pattern.emplace_back(pattern, adapter.rank);
+    if (now->alpha != adapter.alpha) config.alpha_pattern.emplace_back(pattern, adapter.alpha);
+  }
 }
 
 // Lengths of the rows of a stored matrix [rows,in], or of the columns of one that is stored
@@ -58,6 +96,14 @@ std::vector<double> row_lengths(const checkpoint::ModelDirectory& directory,
 
 std::string text_of(const models::ModuleAdapter& adapter) {
   return fmt::format("rank {} and alpha {} (scale {})", adapter.rank, adapter.alpha, adapter.scale);
+}
+
+// Modules and parameters that have an adapter.
+std::map<std::string, models::ModuleAdapter> all_adapted(const models::LoraConfig& config,
+                                                         const models::Stage& whole) {
+  models::AdaptedModules modules = models::adapted_modules(config, whole);
+  modules.adapted.merge(modules.parameters);
+  return std::move(modules.adapted);
 }
 
 }  // namespace
@@ -116,13 +162,17 @@ Json adapter_config(const models::Model& model, const std::string& base) {
     config.task_type = model->score_labels() > 0 ? "SEQ_CLS" : "CAUSAL_LM";
     for (const parallel::ParameterSpec* spec : whole->parameters())
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
-        config.fan_in_fan_out = config.fan_in_fan_out || tensor.transposed;
+        config.fan_in_fan_out =
+            config.fan_in_fan_out || (tensor.transposed && tensor.global.rank() == 2);
   }
-  if (config.all_linear) {
+  const models::AdaptedModules modules = models::adapted_modules(config, *whole);
+  const bool splits_experts = !config.target_parameters.empty() && modules.parameters.empty();
+  if (config.all_linear || splits_experts) {
     config.all_linear = false;
-    config.targets = {.names = targets_of(models::adapted_modules(config, *whole))};
+    config.targets = {.names = targets_of(modules)};
     config.excluded = {};
   }
+  if (splits_experts) name_experts(modules, config);
   return models::to_json(config);
 }
 
@@ -139,8 +189,8 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
   if (!has) return;
   const auto shape = shape_of(model);
   const models::Model stored = models::model_of(directory);
-  const auto before = models::adapted_modules(*stored->adapter(), *shape_of(stored)).adapted,
-             now = models::adapted_modules(*model->adapter(), *shape).adapted;
+  const auto before = all_adapted(*stored->adapter(), *shape_of(stored)),
+             now = all_adapted(*model->adapter(), *shape);
   for (const auto& [module, adapter] : before) {
     const auto found = now.find(module);
     MG_CHECK(found != now.end(),

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "checkpoint/name_list.h"
 #include "models/adapters/adapter_rules.h"
+#include "models/adapters/fused_adapters.h"
 #include "training/stored_names.h"
 #include "training/trained_model.h"
 
@@ -119,7 +120,8 @@ namespace {
 class StoredTensors {
  public:
   StoredTensors(std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                const StoredNames& names, const LoadOptions& options)
+                const StoredNames& names, const checkpoint::ModelDirectory& directory,
+                const LoadOptions& options)
       : held_(std::move(held)), whole_(whole.weights) {
     const auto is_absent = [&](const std::string& name) {
       return std::ranges::find(options.absent, name) != options.absent.end();
@@ -147,6 +149,10 @@ class StoredTensors {
       if (is_smaller(tensor.name)) tensor.shape.set(0, options.stored_tokens);
       tensor.name = names.of(tensor.name);
     }
+    const models::LoraConfig* const adapter = whole.model->adapter();
+    if (adapter == nullptr || !directory.is_adapter()) return;
+    const models::FusedAdapters fused(*adapter, directory, whole_);
+    for (parallel::Placement& placement : placements_) fused.replace(placement);
   }
 
   std::span<const checkpoint::HeldTensor> held() const { return held_; }
@@ -212,7 +218,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
                   const LoadOptions& options) {
   const StoredNames names(whole, directory);
-  const StoredTensors tensors(std::move(held), whole, names, options);
+  const StoredTensors tensors(std::move(held), whole, names, directory, options);
   std::vector<std::string> left_out;
   for (const StoredNames::LeftOut& one : names.left_out()) left_out.push_back(one.name);
   const std::vector<std::string> surplus =

@@ -24,6 +24,7 @@ std::string stored_with_adapter(const LoraConfig& config, const std::string& ten
 struct AdaptedModules {
   std::vector<std::string> all;  // every module with a weight
   std::map<std::string, ModuleAdapter> adapted;
+  std::map<std::string, ModuleAdapter> parameters;  // of all experts of a layer, if they are stored
 };
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole);
 

@@ -69,6 +69,14 @@ TEST(AdapterSettings, FlagsMakeTheConfiguration) {
             (models::ModuleAdapter{.rank = 2, .alpha = 0.5, .scale = 0.5 / std::sqrt(2.0)}));
 }
 
+TEST(AdapterSettings, ParametersOfExpertsAreTargetsBesideModules) {
+  const models::LoraConfig c = config_of({{"lora-target-parameters", {"experts.gate_up_proj"}}});
+  EXPECT_TRUE(c.all_linear);
+  EXPECT_EQ(models::adapter_of_parameter(c, "model.layers.0.mlp.experts.gate_up_proj"),
+            (models::ModuleAdapter{.rank = 8, .alpha = 8, .scale = 1}));
+  EXPECT_FALSE(models::adapter_of_parameter(c, "model.layers.0.mlp.experts.down_proj"));
+}
+
 TEST(AdapterSettings, APatternOrAllLinearStandsAlone) {
   EXPECT_EQ(config_of({{"lora-target", {".*_proj"}}}).targets.pattern->text(), ".*_proj");
   EXPECT_EQ(config_of({{"lora-target", {"model.layers.0.mlp.up_proj"}}}).targets.names.size(), 1u);
@@ -115,6 +123,7 @@ TEST(AdapterSettings, ErrorsNameFlagAndValue) {
       {{"lora-alpha-pattern", {"q_proj=nan"}}, {"--lora-alpha-pattern", "'q_proj=nan'"}},
       {{"lora-alpha-pattern", {"=2"}}, {"--lora-alpha-pattern", "'=2'", "an alpha"}},
       {{"lora-modules-to-save", {""}}, {"--lora-modules-to-save", "empty"}},
+      {{"lora-target-parameters", {""}}, {"--lora-target-parameters", "empty"}},
   };
   for (const auto& [flag, parts] : kBad) {
     const std::string error = error_of([&] { config_of({flag}); });
