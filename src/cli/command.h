@@ -25,6 +25,7 @@ int tokenizer_verify(const Arguments& arguments);
 int tokenizer_chat(const Arguments& arguments);
 int preprocess(const Arguments& arguments);
 int merge(const Arguments& arguments);
+int merge_adapter(const Arguments& arguments);
 int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);
 int bench_step(const Arguments& arguments);

@@ -36,6 +36,7 @@ constexpr Subcommand kCommands[] = {
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "tokenize text into token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},
+    {"merge-adapter", "merge a LoRA adapter into its base model", merge_adapter},
     {"index", "build the sample indices of token files ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},
