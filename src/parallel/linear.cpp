@@ -130,6 +130,7 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
   const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   tape.kernels().gemm(ops::linear_call(whole, weight, bias, y), tape.stream());
+  if (tape.additions() != nullptr) tape.additions()->add(tape, weight, whole, y);
   return record_column(tape, x, whole, weight, bias, tp, y, adapter);
 }
 
@@ -141,6 +142,7 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");
   tape.kernels().gemm(ops::linear_gelu_call(whole, weight, bias, v, y), tape.stream());
+  ops::add_to_gelu_product(tape, whole, weight, bias, y);
   return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }
 
