@@ -16,10 +16,8 @@
 #include "cli/engine_flags.h"
 #include "cli/serving_ranks.h"
 #include "inference/end_tokens.h"
-#include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
-#include "settings/reading_flags.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
@@ -28,14 +26,14 @@ namespace megatron::cli {
 namespace {
 
 struct ServeSettings {
-  std::optional<std::string> load, tokenizer_model, chat_template, served_model_name, api_key_file;
+  training::ModelToRead model;
+  std::optional<std::string> tokenizer_model, chat_template, served_model_name, api_key_file;
   server::ServerOptions server;
   EngineFlags engine;
   EngineRankFlags ranks;
   bool bf16 = false;
   double drain_timeout = 30;
   settings::RuntimeSettings runtime;
-  checkpoint::ReadingOptions reading;
 
   Fields fields();
   void check();
@@ -44,6 +42,7 @@ struct ServeSettings {
     return {.ranks = ranks,
             .runtime = runtime,
             .type = bf16 ? DType::bf16 : DType::f32,
+            .reading = model.reading,
             .max_length = server.engine.max_length};
   }
 };
@@ -51,8 +50,7 @@ struct ServeSettings {
 Fields ServeSettings::fields() {
   Fields f;
   f.begin_group("model");
-  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
-  settings::add_reading_flags(f, reading);
+  model.fields(f);
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   f.add(
@@ -60,7 +58,7 @@ Fields ServeSettings::fields() {
       "file with a Jinja chat template; default the model directory's, else roles and contents as "
       "plain lines");
   f.add("served-model-name", &served_model_name,
-        "name of the model in requests and answers; default the last part of --load");
+        "name of the model in requests and answers; default the last part of --adapter or --load");
   f.begin_group("network");
   f.add("host", &server.host, "address to listen on; 0.0.0.0: every address of this machine");
   f.add("port", &server.port, "port to listen on; 0: a free one");
@@ -91,14 +89,14 @@ Fields ServeSettings::fields() {
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
-  f.common({"load", "chat-template", "host", "port", "api-key-file",
+  f.common({"load", "adapter", "chat-template", "host", "port", "api-key-file",
             "inference-dynamic-batching-max-requests", "inference-max-seq-length", "bf16",
             "threads", "device"});
   return f;
 }
 
 void ServeSettings::check() {
-  MG_CHECK(load.has_value(), "--load DIR is needed: the model to serve");
+  MG_CHECK(model.load || model.adapter, "--load DIR is needed: the model to serve");
   MG_CHECK(server.port >= 0 && server.port <= 65535, "--port is {}; it must be from 0 to 65535",
            server.port);
   MG_CHECK(server.max_waiting >= 0, "--max-waiting-requests is {}; it cannot be negative",
@@ -140,17 +138,16 @@ void ServeSettings::join(const comm::Processes& processes) {
 // The served objects, in the order required for their destruction.
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
-    const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
-    model = models::with_context_length(models::model_from_directory(directory.path()),
-                                        s.server.engine.max_length);
-    tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
+    const checkpoint::ModelDirectory directory = s.model.open("to serve");
+    model = models::with_context_length(models::model_of(directory), s.server.engine.max_length);
+    tokenizer_path =
+        training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     tokenizer_files = training::tokenizer_files(tokenizer_path);
-    text.emplace(text_parts(s, directory.path()));
+    text.emplace(text_parts(s, directory));
     server::ServedWeights weights = load(s, directory);
     s.server.load_weights = [this, s](const std::optional<std::string>& other) {
-      const checkpoint::ModelDirectory now(resume::resolve_model_directory(other.value_or(*s.load)),
-                                           s.reading);
-      check_same(s, now.path());
+      const checkpoint::ModelDirectory now = opened_again(s.model, other);
+      check_same(s, now);
       return load(s, now);
     };
     s.server.engine.vocabulary = text->vocabulary();
@@ -162,28 +159,41 @@ struct Served {
                              const checkpoint::ModelDirectory& directory) const {
     {
       ThreadPool pool(s.runtime.threads_per_rank());
-      resume::require_whole_model(directory.path(), pool);
+      training::require_whole_model(directory, pool);
     }
-    return ranks_of_model.load(directory.path());
+    return ranks_of_model.load(directory);
+  }
+
+  // `other` replaces the adapter if it is one, else the model of --load.
+  static checkpoint::ModelDirectory opened_again(training::ModelToRead served,
+                                                 const std::optional<std::string>& other) {
+    if (other) {
+      const bool adapter = checkpoint::is_adapter(resume::resolve_model_directory(*other));
+      (adapter && served.adapter ? served.adapter : served.load) = other;
+    }
+    return served.open("to serve");
   }
 
   // Only the weights may differ from those at the server's start.
-  void check_same(const ServeSettings& s, const std::string& directory) const {
+  void check_same(const ServeSettings& s, const checkpoint::ModelDirectory& directory) const {
     const std::string different =
-        resume::differences(models::model_from_directory(directory)->describe(), model->describe());
+        resume::differences(models::model_of(directory)->describe(), model->describe());
     MG_CHECK(
         different.empty(),
         "{} contains a different model than the one being served: {}; start another server for it",
-        directory, different);
-    const std::string path = training::tokenizer_path(s.tokenizer_model, directory);
+        directory.path(), different);
+    const std::string path =
+        training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     MG_CHECK(training::tokenizer_files(path) == tokenizer_files,
              "the tokenizer files in {} differ from those that {} had when the server started; "
              "start another server for it",
              path, tokenizer_path);
   }
 
-  server::TextModel::Parts text_parts(const ServeSettings& s, const std::string& directory) const {
-    server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
+  server::TextModel::Parts text_parts(const ServeSettings& s,
+                                      const checkpoint::ModelDirectory& directory) const {
+    server::TextModel::Parts parts{.name = s.served_model_name.value_or(
+                                       name_of(s.model.adapter ? *s.model.adapter : *s.model.load)),
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
                                    .context = model->context_length(),
                                    .created = server::seconds_since_1970(),
@@ -193,8 +203,9 @@ struct Served {
              "(--tokenizer-model)",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
     training::report_missing_tokens(parts.tokenizer.vocabulary_size(), model->vocab_size());
-    parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
-    parts.chat = tokenizers::ChatTemplate::load(directory);
+    parts.end_tokens =
+        inference::end_tokens({directory.path(), directory.base_path()}, parts.tokenizer);
+    parts.chat = tokenizers::ChatTemplate::load(training::chat_template_directory(directory));
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     if (parts.chat.empty())
       log::info(
@@ -282,7 +293,7 @@ int serve(const Arguments& arguments) {
   ServeSettings settings;
   Fields fields = settings.fields();
   if (const auto code =
-          parse("megatron serve --load DIR [flags]",
+          parse("megatron serve --load DIR [--adapter DIR] [flags]",
                 "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
                 "tokenization, metrics and a chat page; a model with a score head with vLLM's "
                 "(classify, score, pooling). SIGTERM or SIGINT ends the server once "

@@ -137,6 +137,7 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
   }
+  if (adapter && kind == AdaptedKind::linear) added_.emplace_back(matrix.name, adapter);
   return adapter;
 }
 

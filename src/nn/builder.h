@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/adapter_rules.h"
@@ -54,6 +55,8 @@ class Builder {
   // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
   // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
+  // Those of AdaptedKind::linear, by the name of their matrix.
+  std::vector<std::pair<std::string, ops::LowRank>> take_adapters() { return std::move(added_); }
   // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
   // like the table, and b [H,r]; absent if it has none.
   struct TableAdapter {
@@ -123,6 +126,7 @@ class Builder {
   PlacementOf placement_;
   parallel::ModelRanks ranks_;
   const AdapterRules* adapters_;
+  std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<std::unique_ptr<StepSum>> step_sums_;

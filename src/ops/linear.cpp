@@ -43,6 +43,10 @@ Node linear_node(const Weight& weight, const Weight& bias) {
   return node;
 }
 
+void add_to_product(Tape& tape, const Weight& weight, const Tensor& x, const Tensor& y) {
+  if (tape.additions() != nullptr) tape.additions()->add(tape, weight, x, y);
+}
+
 Tensor result(Tape& tape, const Tensor& x, const Tensor& w, MemoryClass memory) {
   return Tensor::empty(tape.runtime().arena(memory), {x.size(0), w.size(0)}, w.dtype(), "linear.y");
 }
@@ -78,12 +82,29 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
   }
 }
 
+// A product without the epilogue replaces the rows: a row's bits depend on its own additions alone.
+void add_to_gelu_product(Tape& tape, const Tensor& x, const Weight& weight, const Weight& bias,
+                         const Tensor& y) {
+  if (tape.additions() == nullptr) return;
+  Tensor v;
+  tape.additions()->for_each_range(weight, [&](int64_t first, int64_t count) {
+    if (!v.defined()) {
+      v = tape.empty(y.shape(), y.dtype(), "linear.y");
+      tape.kernels().gemm(linear_call(x, weight, bias, v), tape.stream());
+      add_to_product(tape, weight, x, v);
+    }
+    tape.kernels().activation({.x = v.slice(0, first, count), .out = y.slice(0, first, count)},
+                              tape.stream());
+  });
+}
+
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory,
            const LowRank& adapter) {
   Tensor y = result(tape, x.value, weight.value(), memory);
   kernels::GemmArgs call = linear_call(x.value, weight, bias, y);
   call.b = adapted_matrix(tape, adapter, weight.value());
   tape.kernels().gemm(call, tape.stream());
+  add_to_product(tape, weight, x.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
@@ -100,6 +121,7 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
   Tensor v = keeps_v ? result(tape, x.value, w, MemoryClass::activations) : Tensor();
   Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "gelu");
   tape.kernels().gemm(linear_gelu_call(x.value, weight, bias, v, y), tape.stream());
+  add_to_gelu_product(tape, x.value, weight, bias, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {weight.for_gradient(x.value)};
@@ -110,6 +132,7 @@ Var linear(Tape& tape, const Gelu& g, const Weight& weight, const Weight& bias,
            MemoryClass memory) {
   Tensor y = result(tape, g.y.value, weight.value(), memory);
   tape.kernels().gemm(linear_call(g.y.value, weight, bias, y), tape.stream());
+  add_to_product(tape, weight, g.y.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {g.x.id, g.y.id};
   node.saved = {weight.for_gradient(g.y.value), g.x.value};
