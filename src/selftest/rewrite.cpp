@@ -95,13 +95,20 @@ void compare_file_names(const checkpoint::ModelDirectory& before,
 class TensorsOfAdapter {
  public:
   TensorsOfAdapter(std::span<parallel::ParameterSpec* const> tensors,
-                   const training::StoredNames& names) {
+                   const training::StoredNames& names,
+                   const checkpoint::ModelDirectory& directory) {
     placements_.reserve(tensors.size());  // held tensors point into it
     for (checkpoint::HeldTensor& tensor : checkpoint::held(tensors)) {
       parallel::Placement& own = placements_.emplace_back();
       for (parallel::CanonicalTensor part : tensor.placement->tensors) {
         part.name = names.of(part.name);
-        if (part.name.starts_with(checkpoint::kAdapterPrefix)) own.tensors.push_back(part);
+        if (!part.name.starts_with(checkpoint::kAdapterPrefix)) continue;
+        MG_CHECK(
+            directory.find(part.name) != nullptr,
+            "'{}' has no {}: its adapters of experts are parameters of all experts of a layer, "
+            "which --rewrite cannot write again",
+            directory.path(), part.name);
+        own.tensors.push_back(part);
       }
       tensor.placement = &own;
       if (!own.tensors.empty()) held_.push_back(tensor);
@@ -163,8 +170,8 @@ Report verify_rewrite(const std::string& directory, const std::string& out,
   training::load_weights(before, checkpoint::held(tensors), whole);
   const training::StoredNames stored(whole, before);
   if (before.is_adapter()) {
-    rewrite_adapter(before, *definition->adapter(), {tensors, stored}, out, runtime.stream(),
-                    report);
+    rewrite_adapter(before, *definition->adapter(), {tensors, stored, before}, out,
+                    runtime.stream(), report);
     return report;
   }
   checkpoint::save(

@@ -72,9 +72,9 @@ TEST_P(Adapter, ComesBackByteForByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, Adapter,
-                         ::testing::Values("all_linear_rslora", "embedding_and_head", "gpt2_conv1d",
-                                           "modules_to_save", "patterns", "qv", "qwen2_bias",
-                                           "qwen3_tied", "regex_one_layer"),
+                         ::testing::Values("all_linear_rslora", "dora", "embedding_and_head",
+                                           "gpt2_conv1d", "modules_to_save", "patterns", "qv",
+                                           "qwen2_bias", "qwen3_tied", "regex_one_layer"),
                          [](const auto& info) { return std::string(info.param); });
 
 class ChangedAdapter : public ::testing::Test {
