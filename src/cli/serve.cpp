@@ -16,11 +16,13 @@
 #include "cli/engine_flags.h"
 #include "cli/serving_ranks.h"
 #include "inference/end_tokens.h"
+#include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
+#include "training/served_adapter.h"
 
 namespace megatron::cli {
 namespace {
@@ -33,10 +35,14 @@ struct ServeSettings {
   EngineRankFlags ranks;
   bool bf16 = false;
   double drain_timeout = 30;
+  bool enable_lora = false;
+  std::vector<std::string> lora_modules;
+  int64_t max_lora_rank = 64;
   settings::RuntimeSettings runtime;
 
   Fields fields();
   void check();
+  void check_adapters();
   void join(const comm::Processes& processes);
   ModelRankOptions rank_options() const {
     return {.ranks = ranks,
@@ -59,6 +65,15 @@ Fields ServeSettings::fields() {
       "plain lines");
   f.add("served-model-name", &served_model_name,
         "name of the model in requests and answers; default the last part of --adapter or --load");
+  f.begin_group("adapters");
+  f.add_switch(
+      "enable-lora", &enable_lora, true,
+      "serve adapters (LoRA) by name: a request's model is the model's name or an adapter's");
+  f.add("lora-modules", &lora_modules,
+        "adapters to load at start, as NAME=DIR; others can be loaded by POST "
+        "/v1/load_lora_adapter");
+  f.add("max-lora-rank", &max_lora_rank, "max rank of such an adapter");
+  f.add("max-loras", &server.adapters.most, "max adapters loaded at once");
   f.begin_group("network");
   f.add("host", &server.host, "address to listen on; 0.0.0.0: every address of this machine");
   f.add("port", &server.port, "port to listen on; 0: a free one");
@@ -113,8 +128,27 @@ void ServeSettings::check() {
            "--drain-timeout is {}; it must be from 0 to {}", drain_timeout, kLongest);
   MG_CHECK(server.replicas >= 1 && server.replicas <= 1024,
            "--replicas is {}; it must be from 1 to 1024", server.replicas);
+  check_adapters();
   engine.check();
   server.engine = engine.options();
+}
+
+void ServeSettings::check_adapters() {
+  MG_CHECK(enable_lora || lora_modules.empty(), "--lora-modules {} needs --enable-lora",
+           lora_modules[0]);
+  MG_CHECK(!enable_lora || !model.adapter,
+           "--adapter {} is a part of the model being served, and --enable-lora lets requests "
+           "choose adapters of a whole model: give it as --lora-modules NAME={} instead",
+           model.adapter.value_or(""), model.adapter.value_or(""));
+  MG_CHECK(max_lora_rank >= 1, "--max-lora-rank is {}; it must be positive", max_lora_rank);
+  MG_CHECK(server.adapters.most >= 1, "--max-loras is {}; it must be positive",
+           server.adapters.most);
+  for (const std::string& module : lora_modules) {
+    const size_t at = module.find('=');
+    MG_CHECK(at != module.npos && at > 0 && at + 1 < module.size(),
+             "--lora-modules has '{}'; it takes NAME=DIR", module);
+    server.adapters.modules.emplace_back(module.substr(0, at), module.substr(at + 1));
+  }
 }
 
 void ServeSettings::join(const comm::Processes& processes) {
@@ -124,6 +158,11 @@ void ServeSettings::join(const comm::Processes& processes) {
            "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas need "
            "an undivided model; use one replica, or start several servers",
            server.replicas, ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
+  MG_CHECK(!enable_lora || ranks.ranks() == 1,
+           "--enable-lora needs a model that is not divided, but --tensor-model-parallel-size {} "
+           "times --pipeline-model-parallel-size {} divides it among {} ranks; use one rank, or "
+           "serve one adapter with --adapter",
+           ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
   runtime.ranks = ranks.ranks();
   runtime.join(processes);
   runtime.check();
@@ -150,6 +189,10 @@ struct Served {
       check_same(s, now);
       return load(s, now);
     };
+    if (s.enable_lora)
+      s.server.adapters.load = [s, base = directory.path()](const std::string& path) {
+        return adapter_in(path, base, s);
+      };
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
     http.emplace(*text, std::move(weights), s.server);
@@ -162,6 +205,21 @@ struct Served {
       training::require_whole_model(directory, pool);
     }
     return ranks_of_model.load(directory);
+  }
+
+  static std::shared_ptr<const inference::Adapter> adapter_in(const std::string& path,
+                                                              const std::string& base,
+                                                              const ServeSettings& s) {
+    const std::string own = resume::resolve_model_directory(path);
+    MG_CHECK(checkpoint::is_adapter(own), "'{}' is not an adapter's directory: it needs {} and {}",
+             path, checkpoint::kAdapterConfig, checkpoint::kAdapterFile);
+    checkpoint::ReadingOptions reading = s.model.reading;
+    reading.base = base;
+    const checkpoint::ModelDirectory directory(own, reading);
+    ThreadPool pool(s.runtime.threads_per_rank());
+    resume::require_whole_model(directory.path(), pool);
+    return training::load_adapter(directory, s.runtime.device_value(0),
+                                  s.bf16 ? DType::bf16 : DType::f32, s.max_lora_rank);
   }
 
   // `other` replaces the adapter if it is one, else the model of --load.
