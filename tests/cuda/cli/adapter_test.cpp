@@ -5,8 +5,8 @@
 namespace megatron::testing::adapter_test {
 namespace {
 
-std::vector<Json> steps(const Workplace& place, const std::string& device,
-                        const std::string& flags) {
+std::vector<Json> steps(const Workplace& place, const std::string& device, const std::string& flags,
+                        std::string* printed = nullptr) {
   const Outcome r = place.run(
       words("train --finetune --mock-data --tokenizer-type NullTokenizer --seq-length 32 "
             "--micro-batch-size 2 --global-batch-size 4 --lr 1e-2 --train-iters 3 --threads 1 "
@@ -14,6 +14,7 @@ std::vector<Json> steps(const Workplace& place, const std::string& device,
             vectors("post_training/models/policy") + " --device " + device + " --log-jsonl " +
             device + ".jsonl " + flags));
   EXPECT_EQ(r.code, 0) << r.out << r.err;
+  if (printed != nullptr) *printed = r.out + r.err;
   return steps_of(place / (device + ".jsonl"));
 }
 
@@ -39,14 +40,19 @@ TEST(CudaAdapters, HaveTheLossesOfTheCpu) {
 // Recorded micro-batches have the bits of others.
 TEST(CudaAdapters, HaveTheSameBitsInRecordedMicroBatches) {
   const Workplace place;
+  std::string printed;
   const auto losses = [&](const std::string& flags) {
     std::vector<std::string> all;
-    for (const Json& step : steps(place, "cuda", flags)) all.push_back(step["loss"].dump());
+    for (const Json& step : steps(place, "cuda", "--train-iters 6 " + flags, &printed))
+      all.push_back(step["loss"].dump());
     return all;
   };
   const std::vector<std::string> launched = losses("");
-  EXPECT_EQ(launched.size(), 3u);
-  EXPECT_EQ(losses("--cuda-graph-impl local"), launched);
+  EXPECT_EQ(launched.size(), 6u);
+  EXPECT_EQ(losses("--cuda-graph-impl local --cuda-graph-warmup-steps 2"), launched);
+  // The last 4 steps, of 2 micro-batches each.
+  EXPECT_NE(printed.find("CUDA graphs: 2 captured, 8 micro-batches replayed"), std::string::npos)
+      << printed;
 }
 
 }  // namespace
