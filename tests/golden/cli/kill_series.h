@@ -28,8 +28,8 @@ class KillSeries {
   // flags: added to those of a small dense model.
   KillSeries(int ranks, int kills, unsigned seed, const std::string& flags = "")
       : KillSeries({fmt::format("--ranks {} {}", ranks, flags)}, kills, seed) {}
-  // Each start of the run takes the next of these layouts, cyclically. begin: the command and its
-  // data.
+  // Each start of the run takes the next of these layouts, cyclically. begin: the command, its data
+  // and, to start from one, its model.
   KillSeries(std::vector<std::string> layouts, int kills, unsigned seed,
              std::string begin = "train --vocab-size 5000 --mock-data")
       : begin_(std::move(begin)), layouts_(std::move(layouts)), kills_(kills), random_(seed) {}
@@ -80,10 +80,10 @@ class KillSeries {
 
   std::vector<std::string> command(const std::string& folder) {
     std::vector<std::string> flags;
+    const bool has_model = begin_.find("--model ") != begin_.npos;
     std::istringstream words(
-        begin_ +
-        " --num-layers 2 --hidden-size 128 --num-attention-heads 4 --seq-length 32 "
-        "--micro-batch-size 2 --global-batch-size 4 --lr 1e-3 "
+        begin_ + (has_model ? "" : " --num-layers 2 --hidden-size 128 --num-attention-heads 4") +
+        " --seq-length 32 --micro-batch-size 2 --global-batch-size 4 --lr 1e-3 "
         "--lr-decay-style cosine --train-iters 24 --save-interval 2 --save-keep 3 --log-interval 1 "
         "--threads 1 --save " +
         folder + " --load " + folder + " " + layouts_[starts_++ % layouts_.size()]);
