@@ -30,7 +30,7 @@ struct LowRank {
     std::vector<Part> parts;
   };
   std::vector<Block> blocks;
-  // Of rows with magnitudes: their length on all ranks, and what adds up sums over the ranks that
+  // The length of rows with magnitudes, on all ranks, and what adds up sums over the ranks that
   // divide them; empty: they are whole.
   int64_t row_width = 0;
   std::function<void(const Tensor& sums, Stream& stream)> add_up = {};
@@ -43,7 +43,7 @@ struct LowRank {
 
 // y[:, row:row+n] += scale (x a^T) b^T, each product rounded to the type of y. Returns scale (x
 // a^T) [T,R] of every block, which the gradients of b need.
-// Nothing if the tape leaves out adapters, or if the adapter has magnitudes.
+// Returns nothing if the tape leaves out adapters, or if the adapter has magnitudes.
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
