@@ -82,6 +82,18 @@ class SpanListener {
 
 enum class BackwardPart { all, input, weight };
 
+class Tape;
+// Additions to the products of some rows with matrices, in passes without backward.
+class ProductAdditions {
+ public:
+  virtual ~ProductAdditions() = default;
+  // Adds to y = x w^T where a row of x has an addition to w.
+  virtual void add(Tape& tape, const Weight& w, const Tensor& x, const Tensor& y) const = 0;
+  // Calls f(first, count) for each range of rows that have one.
+  using OfRows = std::function<void(int64_t first, int64_t count)>;
+  virtual void for_each_range(const Weight& w, const OfRows& f) const = 0;
+};
+
 class Tape {
  public:
   enum class Mode { record, infer };
@@ -95,6 +107,9 @@ class Tape {
     return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
   }
   bool recording() const { return mode_ == Mode::record; }
+  // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
+  bool adapts() const { return adapts_; }
+  void leave_out_adapters() { adapts_ = false; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
   // observes only in Pass::forward.
@@ -104,6 +119,9 @@ class Tape {
   void listen(GradientListener* listener) { gradient_listener_ = listener; }
   void listen(SpanListener* listener) { span_listeners_.push_back(listener); }
   void collect(Metrics* metrics) { metrics_ = metrics; }
+  // Only in Mode::infer. additions: borrowed; null: none.
+  void add_to_products(const ProductAdditions* additions) { additions_ = additions; }
+  const ProductAdditions* additions() const { return additions_; }
   // Adds to the step's metric of that name in Pass::forward, if metrics are collected. An unknown
   // name is an InternalError.
   void report(std::string_view metric, const MetricReport& report) {
@@ -210,10 +228,12 @@ class Tape {
 
   Runtime& runtime_;
   Mode mode_;
+  bool adapts_ = true;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
   Metrics* metrics_ = nullptr;
+  const ProductAdditions* additions_ = nullptr;
   Once* made_ = nullptr;   // during Pass::recompute: what the previous pass computed
   Once* keeps_ = nullptr;  // what is computed now; null: it is not recomputed
   Pass pass_;

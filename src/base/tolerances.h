@@ -68,6 +68,10 @@ inline constexpr double kGoldenGradientAbsolute = 1e-6;
 // one rounding, u, times 2; relative.
 inline constexpr double kStoredFp32 = 1.2e-7;
 
+// A weight with an adapter merged into it in fp32 against fp64, per tensor: products of r <= 16
+// terms, the sum and DoRA's length, at most 16 u; relative, 2-norms.
+inline constexpr double kMergedFp32 = 1e-6;
+
 // Training runs of a few steps against a reference run in fp32.
 // Loss and gradient norm at each step, relative: same as kGoldenLossRelative; both are sums over
 // many terms.

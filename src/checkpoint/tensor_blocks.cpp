@@ -24,20 +24,6 @@ struct Box {
   std::vector<Level> levels;
 };
 
-// Strides in elements of the tensor on disk.
-std::vector<int64_t> stored_strides(const CanonicalTensor& part) {
-  const int rank = part.global.rank();
-  std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
-  for (int d = rank - 2; d >= 0; --d)
-    strides[static_cast<size_t>(d)] = strides[static_cast<size_t>(d + 1)] * part.global[d + 1];
-  if (part.transposed) {
-    MG_ASSERT(rank >= 2);
-    strides[strides.size() - 2] = 1;
-    strides[strides.size() - 1] = part.global[rank - 2];
-  }
-  return strides;
-}
-
 void check_slice(const Slice& slice, int64_t global, int64_t local) {
   MG_ASSERT(slice.size >= 0 && slice.global_begin >= 0 && slice.local_begin >= 0);
   MG_ASSERT(slice.global_begin <= global - slice.size && slice.local_begin <= local - slice.size);
@@ -56,7 +42,7 @@ void push(std::vector<Level>& levels, const Level& inner) {
 std::vector<Box> boxes_of(const CanonicalTensor& part, const Shape& shape) {
   const int rank = part.global.rank();
   MG_ASSERT(rank == shape.rank());
-  const std::vector<int64_t> stored = stored_strides(part);
+  const std::vector<int64_t> stored = part.stored_strides();
   std::vector<Box> boxes = {Box()};
   int64_t local = shape.elements();
   for (int d = 0; d < rank; ++d) {
@@ -110,6 +96,7 @@ Block rectangle(const Block& whole, int64_t row, int64_t rows, int64_t column, i
 
 // Makes rows contiguous on disk, with as few rows as possible.
 Block along_disk(Block block) {
+  if (block.columns == 1 && block.stored.row != 1) block.stored.column = block.local.column = 1;
   if (block.stored.column != 1) {
     std::swap(block.rows, block.columns);
     std::swap(block.stored.row, block.stored.column);
@@ -119,6 +106,19 @@ Block along_disk(Block block) {
                        block.local.row == block.columns;
   if (one_run) block.columns *= std::exchange(block.rows, 1);
   return block;
+}
+
+// A matrix of which nothing is contiguous on disk becomes columns of single elements.
+void add_along_disk(const Block& block, std::vector<Block>& blocks) {
+  const bool has_runs = block.stored.column == 1 || block.stored.row == 1 || block.columns == 1;
+  if (has_runs) return blocks.push_back(along_disk(block));
+  for (int64_t row = 0; row < block.rows; ++row) {
+    Block one = rectangle(block, row, 1, 0, block.columns);
+    std::swap(one.rows, one.columns);
+    one.stored = {one.stored.begin, one.stored.column, 1};
+    one.local = {one.local.begin, one.local.column, 1};
+    blocks.push_back(one);
+  }
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ std::vector<Block> blocks_of(const CanonicalTensor& part, const Shape& shape, in
                          [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
                            Block block = rectangle(whole, row, rows, column, columns);
                            block.local.begin -= begin;
-                           blocks.push_back(along_disk(block));
+                           add_along_disk(block, blocks);
                          });
     });
   }

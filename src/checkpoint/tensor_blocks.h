@@ -23,7 +23,8 @@ struct Block {
 };
 
 // Returns the part's blocks among elements [begin, begin + size) of a parameter of shape `shape`
-// (row-major): disjoint, at most three for each matrix of a product of its slices. `local` counts
+// (row-major): disjoint, at most three for each matrix of a product of its slices, or three for
+// each of its rows if neither rows nor columns are contiguous on disk. `local` counts
 // from `begin`. Placements that do not fit the shape are InternalErrors.
 std::vector<Block> blocks_of(const parallel::CanonicalTensor& part, const Shape& shape,
                              int64_t begin, int64_t size);

@@ -13,7 +13,6 @@
 #include "cli/engine_flags.h"
 #include "comm/processes.h"
 #include "inference/end_tokens.h"
-#include "resume/found_checkpoints.h"
 #include "tasks/task_evaluation.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
@@ -64,9 +63,9 @@ int run_comparison(const training::EvaluationSettings& s, const std::string& com
   std::vector<training::DomainLosses> domains;
   for (const std::string& path : s.text.paths) {
     std::vector<training::EvaluationResult> results;
-    for (const std::string& model : {compared, s.load.value_or("")}) {
+    for (const bool other : {true, false}) {
       training::EvaluationSettings one = s;
-      one.load = model;
+      if (other) one.model = {.load = compared, .adapter = {}, .reading = s.model.reading};
       one.text.paths = {path};
       results.push_back(
           evaluated(training::Evaluation(std::move(one), processes.lead()), processes));
@@ -100,6 +99,7 @@ int run_evaluation(training::EvaluationSettings s, bool json, comm::Processes& p
 
 // Flags of `megatron eval` that tasks accept besides their own.
 constexpr std::string_view kShared[] = {"load",
+                                        "adapter",
                                         "tokenizer-type",
                                         "tokenizer-model",
                                         "vocab-file",
@@ -124,17 +124,17 @@ bool is_of_tasks(const Field& field) {
 // A model with its tokenizer.
 struct Loaded {
   Loaded(const training::EvaluationSettings& s, int64_t max_length)
-      : directory(resume::resolve_model_directory(*s.load), s.reading),
-        model(models::with_context_length(models::model_from_directory(directory.path()),
-                                          max_length)),
-        tokenizer(training::open_tokenizer(s.data, directory.path(), model->vocab_size())),
+      : directory(s.model.open("to evaluate")),
+        model(models::with_context_length(models::model_of(directory), max_length)),
+        tokenizer(training::open_tokenizer(s.data, training::tokenizer_directory(directory),
+                                           model->vocab_size())),
         runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
-    resume::require_whole_model(directory.path(), runtime.pool());
+    training::require_whole_model(directory, runtime.pool());
     stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
   }
 
   Json identity(bool bf16) const {
-    return Json::Object{{"the model", checkpoint::fingerprint(directory.path())},
+    return Json::Object{{"the model", training::fingerprint(directory)},
                         {"the tokenizer", checkpoint::fingerprint(tokenizer.path)},
                         {"--bf16", bf16}};
   }
@@ -179,7 +179,6 @@ class TaskCommand {
     MG_CHECK(processes.size() == 1,
              "eval --tasks runs in one process, but {}; start it without a launcher",
              processes.description());
-    MG_CHECK(s.load.has_value(), "--load DIR is needed: the model to evaluate");
     engine_.check();
     const tasks::TaskEvaluation evaluation(settings_);
     Loaded loaded(s, max_length());
@@ -190,7 +189,8 @@ class TaskCommand {
          .runtime = loaded.runtime,
          .tokenizer = tokenizer,
          .options = {.engine = engine_.options(),
-                     .end_tokens = inference::end_tokens(loaded.directory.path(), tokenizer)},
+                     .end_tokens = inference::end_tokens(
+                         {loaded.directory.path(), loaded.directory.base_path()}, tokenizer)},
          .identity = loaded.identity(s.bf16)},
         true);
     fmt::print("{}", json ? tasks::json(results).dump(2) + "\n" : tasks::table(results));
@@ -204,8 +204,8 @@ class TaskCommand {
 
 // Whether --load is a model with a score head, which reads labelled texts or pairs from --input.
 bool gives_scores(const training::EvaluationSettings& s) {
-  return s.load &&
-         models::model_from_directory(resume::resolve_model_directory(*s.load))->score_labels() > 0;
+  return (s.model.load || s.model.adapter) &&
+         models::model_of(s.model.open("to evaluate"))->score_labels() > 0;
 }
 
 int run_scores(const training::EvaluationSettings& s, const Fields& fields,
@@ -224,7 +224,8 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
            "launcher",
            processes.description());
   Loaded loaded(s, options.max_length);
-  const auto chat = tokenizers::ChatTemplate::load(loaded.directory.path());
+  const auto chat =
+      tokenizers::ChatTemplate::load(training::chat_template_directory(loaded.directory));
   const corpus::ChatTokenizer tokenizer(*loaded.tokenizer.tokenizer, chat);
   const training::ScoreFiles files{.paths = s.text.paths, .tokenizer = tokenizer};
   if (loaded.model->score_labels() == 1) {
@@ -248,8 +249,8 @@ int run_against_engine(const training::EvaluationSettings& s, const Fields& fiel
                  field.group == "engine",
              "--{} does not apply to --against-engine; drop one of them", field.name);
   }
-  MG_CHECK(s.load.has_value() && !s.text.paths.empty(),
-           "--against-engine needs --load DIR and --input FILE..., whose texts are compared");
+  MG_CHECK(!s.text.paths.empty(),
+           "--against-engine needs --input FILE..., whose texts are compared");
   MG_CHECK(processes.size() == 1,
            "eval --against-engine runs in one process, but {}; start it without a launcher",
            processes.description());
@@ -257,7 +258,8 @@ int run_against_engine(const training::EvaluationSettings& s, const Fields& fiel
   models::require_language_model(loaded.model, "--against-engine");
   settings::DataSettings data = s.data;
   if (!data.tokenizer_model && !data.tokenizer_type && !data.vocab_file)
-    data.tokenizer_model = training::tokenizer_path({}, loaded.directory.path());
+    data.tokenizer_model =
+        training::tokenizer_path({}, training::tokenizer_directory(loaded.directory));
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(data, loaded.model->vocab_size());
   const auto documents =
       corpus::read_documents(s.text, vocabulary, loaded.model->vocab_size(), true);
@@ -291,7 +293,8 @@ int evaluate(const Arguments& arguments) {
   tasks.fields(fields);
   std::vector<std::string> notes;
   if (const auto code = parse_training(
-          "megatron eval --load DIR --data-path PREFIX | --input FILE... | --tasks FILE... [flags]",
+          "megatron eval --load DIR [--adapter DIR] --data-path PREFIX | --input FILE... | --tasks "
+          "FILE... [flags]",
           "Computes loss and perplexity of a model on held-out documents of a data set (--split) "
           "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
           "depend on the number of ranks. A classifier is evaluated on texts with labels, a reward "

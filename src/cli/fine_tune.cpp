@@ -92,6 +92,21 @@ int sft(const Arguments& arguments) {
       arguments);
 }
 
+int dpo(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "dpo",
+       .description =
+           "Trains a model on preferences between completions of a prompt (DPO and its kin: "
+           "--preference-loss): --model DIR gives the first weights, which are also those of the "
+           "reference model, the tokenizer and the chat template; --data-path FILE the "
+           "preferences. All other flags are those of megatron train.",
+       .data =
+           "files of prompts with a chosen and a rejected completion, or with one completion and "
+           "its label, as JSON lines or JSON arrays",
+       .common = {"preference-loss", "beta", "reference-model", "precompute-reference"}},
+      arguments);
+}
+
 int reward(const Arguments& arguments) {
   return fine_tune(
       {.name = "reward",

@@ -16,8 +16,6 @@
 #include "cli/model_rank.h"
 #include "inference/end_tokens.h"
 #include "inference/follow.h"
-#include "resume/found_checkpoints.h"
-#include "settings/reading_flags.h"
 #include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
@@ -27,7 +25,8 @@ namespace megatron::cli {
 namespace {
 
 struct GenerateSettings {
-  std::optional<std::string> load, output;
+  training::ModelToRead model;
+  std::optional<std::string> output;
   settings::TokenizerSettings tokenizer;
   PromptSettings prompts;
   SamplingSettings sampling;
@@ -36,7 +35,6 @@ struct GenerateSettings {
   std::optional<int64_t> logprobs;
   bool bf16 = false;
   settings::RuntimeSettings runtime;
-  checkpoint::ReadingOptions reading;
 
   Fields fields();
   void check();
@@ -48,8 +46,7 @@ struct GenerateSettings {
 Fields GenerateSettings::fields() {
   Fields f;
   f.begin_group("model");
-  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
-  settings::add_reading_flags(f, reading);
+  model.fields(f);
   prompts.fields(f);
   sampling.fields(f);
   f.begin_group("tokenizer");
@@ -68,14 +65,14 @@ Fields GenerateSettings::fields() {
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
-  f.common({"load", "tokenizer-model", "prompt", "prompt-file", "interactive", "max-tokens", "stop",
-            "temperature", "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads",
-            "device"});
+  f.common({"load", "adapter", "tokenizer-model", "prompt", "prompt-file", "interactive",
+            "max-tokens", "stop", "temperature", "top-k", "top-p", "seed", "logprobs", "output",
+            "bf16", "threads", "device"});
   return f;
 }
 
 void GenerateSettings::check() {
-  MG_CHECK(load.has_value(), "--load DIR is needed: the model to use");
+  MG_CHECK(model.load || model.adapter, "--load DIR is needed: the model to use");
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
   engine.check();
   sampling.check();
@@ -108,8 +105,8 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-models::Model language_model(const std::string& directory, int64_t max_length) {
-  models::Model model = models::model_from_directory(directory);
+models::Model language_model(const checkpoint::ModelDirectory& directory, int64_t max_length) {
+  models::Model model = models::model_of(directory);
   models::require_language_model(model, "megatron generate");
   return models::with_context_length(model, max_length);
 }
@@ -117,9 +114,10 @@ models::Model language_model(const std::string& directory, int64_t max_length) {
 // A model with its tokenizer, checked before any weight is read.
 struct TextModel {
   explicit TextModel(const GenerateSettings& s)
-      : directory(resume::resolve_model_directory(*s.load), s.reading),
-        model(language_model(directory.path(), s.engine.options().max_length)),
-        opened(training::open_tokenizer(s.tokenizer, directory.path(), model->vocab_size())),
+      : directory(s.model.open("to use")),
+        model(language_model(directory, s.engine.options().max_length)),
+        opened(training::open_tokenizer(s.tokenizer, training::tokenizer_directory(directory),
+                                        model->vocab_size())),
         tokenizer(*opened.tokenizer) {
     MG_CHECK(s.logprobs.value_or(0) <= tokenizer.vocabulary_size(),
              "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
@@ -127,7 +125,8 @@ struct TextModel {
     s.sampling.check_ids(tokenizer.vocabulary_size());
     end_tokens = s.sampling.stop_tokens;
     if (s.sampling.ignore_eos) return;
-    const std::vector<int32_t> own = inference::end_tokens(directory.path(), tokenizer);
+    const std::vector<int32_t> own =
+        inference::end_tokens({directory.path(), directory.base_path()}, tokenizer);
     end_tokens.insert(end_tokens.end(), own.begin(), own.end());
   }
 
@@ -242,7 +241,7 @@ std::vector<int32_t> tokens_of(const Session& session, const std::string& prompt
 void write_continuations(Session& session, const GenerateSettings& s, const TextModel& model,
                          const std::vector<std::string>& prompts) {
   ContinuationLines lines({.output = *s.output,
-                           .model = model.directory.path(),
+                           .model = training::fingerprint(model.directory),
                            .tokenizer = model.opened.path,
                            .flags = s.flags_of_texts,
                            .with_logprobs = s.logprobs.has_value()},
@@ -332,7 +331,7 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
   const TextModel text(settings);
   if (lead) {
     ThreadPool pool(settings.runtime.threads_per_rank());
-    resume::require_whole_model(text.directory.path(), pool);
+    training::require_whole_model(text.directory, pool);
   }
   // Ranks wait for typed input, and for the reader of the text, without a time limit.
   const comm::WaitLimits limits(0, 0);
@@ -360,7 +359,7 @@ int generate(const Arguments& arguments) {
   GenerateSettings settings;
   Fields fields = settings.fields();
   if (const auto code =
-          parse("megatron generate --load DIR [--prompt TEXT ...] [flags]",
+          parse("megatron generate --load DIR [--adapter DIR] [--prompt TEXT ...] [flags]",
                 "Generates text from prompts: from --prompt, a file or standard input, or line by "
                 "line on a terminal. The text is streamed to standard output (several texts are "
                 "printed one after the other when all are done); the speed is printed to standard "

@@ -11,7 +11,7 @@ namespace {
 Json settings_of(const ContinuationLines::Source& source, const std::vector<std::string>& prompts) {
   std::string all;
   for (const std::string& prompt : prompts) all += Json(prompt).dump() + "\n";
-  Json::Object settings = {{"the model", checkpoint::fingerprint(source.model)},
+  Json::Object settings = {{"the model", source.model},
                            {"the tokenizer", checkpoint::fingerprint(source.tokenizer)},
                            {"the prompts", checkpoint::hexadecimal(checkpoint::checksum(all))}};
   settings.insert(settings.end(), source.flags.begin(), source.flags.end());

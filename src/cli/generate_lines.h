@@ -19,8 +19,10 @@ Json::Object flags_of_texts(const Fields& fields);
 class ContinuationLines {
  public:
   struct Source {
-    std::string output, model, tokenizer;  // paths
-    Json::Object flags;                    // flags_of_texts()
+    std::string output;
+    Json model;             // its fingerprint
+    std::string tokenizer;  // path
+    Json::Object flags;     // flags_of_texts()
     bool with_logprobs = false;
   };
 

@@ -64,6 +64,7 @@ void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
 
 const char* examples_of(const std::string& task) {
   if (task == "sft") return "chats: JSON lines with \"messages\"";
+  if (task == "dpo") return "preferences: JSON lines with \"prompt\", \"chosen\" and \"rejected\"";
   if (task == "reward") return "pairs: JSON lines with \"chosen\" and \"rejected\"";
   return "texts: JSON lines with \"text\" and \"label\"";
 }

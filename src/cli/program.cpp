@@ -25,6 +25,7 @@ namespace {
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
     {"sft", "fine-tune a model on chats", sft},
+    {"dpo", "train a model on preferences between completions", dpo},
     {"reward", "train a model that scores texts, on pairs of which one was preferred", reward},
     {"classify", "train a classifier of texts", classify},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
@@ -35,6 +36,7 @@ constexpr Subcommand kCommands[] = {
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "tokenize text into token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},
+    {"merge-adapter", "merge a LoRA adapter into its base model", merge_adapter},
     {"index", "build the sample indices of token files ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},
@@ -169,8 +171,8 @@ std::pair<std::string, int> current_failure() {
 bool met = false;
 
 bool is_of_ranks(const Arguments& arguments) {
-  constexpr std::string_view kOfRanks[] = {"train", "sft",      "reward", "classify",
-                                           "eval",  "generate", "serve"};
+  constexpr std::string_view kOfRanks[] = {"train",    "sft",  "dpo",      "reward",
+                                           "classify", "eval", "generate", "serve"};
   return !arguments.empty() && std::ranges::find(kOfRanks, arguments[0]) != std::end(kOfRanks);
 }
 

@@ -19,31 +19,36 @@
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
-#include "settings/reading_flags.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
+#include "training/served_adapter.h"
 
 namespace megatron::cli {
 namespace {
 
 struct ServeSettings {
-  std::optional<std::string> load, tokenizer_model, chat_template, served_model_name, api_key_file;
+  training::ModelToRead model;
+  std::optional<std::string> tokenizer_model, chat_template, served_model_name, api_key_file;
   server::ServerOptions server;
   EngineFlags engine;
   EngineRankFlags ranks;
   bool bf16 = false;
   double drain_timeout = 30;
+  bool enable_lora = false;
+  std::vector<std::string> lora_modules;
+  int64_t max_lora_rank = 64;
   settings::RuntimeSettings runtime;
-  checkpoint::ReadingOptions reading;
 
   Fields fields();
   void check();
+  void check_adapters();
   void join(const comm::Processes& processes);
   ModelRankOptions rank_options() const {
     return {.ranks = ranks,
             .runtime = runtime,
             .type = bf16 ? DType::bf16 : DType::f32,
+            .reading = model.reading,
             .max_length = server.engine.max_length};
   }
 };
@@ -51,8 +56,7 @@ struct ServeSettings {
 Fields ServeSettings::fields() {
   Fields f;
   f.begin_group("model");
-  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
-  settings::add_reading_flags(f, reading);
+  model.fields(f);
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   f.add(
@@ -60,7 +64,16 @@ Fields ServeSettings::fields() {
       "file with a Jinja chat template; default the model directory's, else roles and contents as "
       "plain lines");
   f.add("served-model-name", &served_model_name,
-        "name of the model in requests and answers; default the last part of --load");
+        "name of the model in requests and answers; default the last part of --adapter or --load");
+  f.begin_group("adapters");
+  f.add_switch(
+      "enable-lora", &enable_lora, true,
+      "serve adapters (LoRA) by name: a request's model is the model's name or an adapter's");
+  f.add("lora-modules", &lora_modules,
+        "adapters to load at start, as NAME=DIR; others can be loaded by POST "
+        "/v1/load_lora_adapter");
+  f.add("max-lora-rank", &max_lora_rank, "max rank of such an adapter");
+  f.add("max-loras", &server.adapters.most, "max adapters loaded at once");
   f.begin_group("network");
   f.add("host", &server.host, "address to listen on; 0.0.0.0: every address of this machine");
   f.add("port", &server.port, "port to listen on; 0: a free one");
@@ -91,14 +104,14 @@ Fields ServeSettings::fields() {
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
-  f.common({"load", "chat-template", "host", "port", "api-key-file",
+  f.common({"load", "adapter", "chat-template", "host", "port", "api-key-file",
             "inference-dynamic-batching-max-requests", "inference-max-seq-length", "bf16",
             "threads", "device"});
   return f;
 }
 
 void ServeSettings::check() {
-  MG_CHECK(load.has_value(), "--load DIR is needed: the model to serve");
+  MG_CHECK(model.load || model.adapter, "--load DIR is needed: the model to serve");
   MG_CHECK(server.port >= 0 && server.port <= 65535, "--port is {}; it must be from 0 to 65535",
            server.port);
   MG_CHECK(server.max_waiting >= 0, "--max-waiting-requests is {}; it cannot be negative",
@@ -115,8 +128,27 @@ void ServeSettings::check() {
            "--drain-timeout is {}; it must be from 0 to {}", drain_timeout, kLongest);
   MG_CHECK(server.replicas >= 1 && server.replicas <= 1024,
            "--replicas is {}; it must be from 1 to 1024", server.replicas);
+  check_adapters();
   engine.check();
   server.engine = engine.options();
+}
+
+void ServeSettings::check_adapters() {
+  MG_CHECK(enable_lora || lora_modules.empty(), "--lora-modules {} needs --enable-lora",
+           lora_modules[0]);
+  MG_CHECK(!enable_lora || !model.adapter,
+           "--adapter {} is a part of the model being served, and --enable-lora lets requests "
+           "choose adapters of a whole model: give it as --lora-modules NAME={} instead",
+           model.adapter.value_or(""), model.adapter.value_or(""));
+  MG_CHECK(max_lora_rank >= 1, "--max-lora-rank is {}; it must be positive", max_lora_rank);
+  MG_CHECK(server.adapters.most >= 1, "--max-loras is {}; it must be positive",
+           server.adapters.most);
+  for (const std::string& module : lora_modules) {
+    const size_t at = module.find('=');
+    MG_CHECK(at != module.npos && at > 0 && at + 1 < module.size(),
+             "--lora-modules has '{}'; it takes NAME=DIR", module);
+    server.adapters.modules.emplace_back(module.substr(0, at), module.substr(at + 1));
+  }
 }
 
 void ServeSettings::join(const comm::Processes& processes) {
@@ -126,6 +158,11 @@ void ServeSettings::join(const comm::Processes& processes) {
            "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas need "
            "an undivided model; use one replica, or start several servers",
            server.replicas, ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
+  MG_CHECK(!enable_lora || ranks.ranks() == 1,
+           "--enable-lora needs a model that is not divided, but --tensor-model-parallel-size {} "
+           "times --pipeline-model-parallel-size {} divides it among {} ranks; use one rank, or "
+           "serve one adapter with --adapter",
+           ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
   runtime.ranks = ranks.ranks();
   runtime.join(processes);
   runtime.check();
@@ -140,19 +177,22 @@ void ServeSettings::join(const comm::Processes& processes) {
 // The served objects, in the order required for their destruction.
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
-    const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
-    model = models::with_context_length(models::model_from_directory(directory.path()),
-                                        s.server.engine.max_length);
-    tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
+    const checkpoint::ModelDirectory directory = s.model.open("to serve");
+    model = models::with_context_length(models::model_of(directory), s.server.engine.max_length);
+    tokenizer_path =
+        training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     tokenizer_files = training::tokenizer_files(tokenizer_path);
-    text.emplace(text_parts(s, directory.path()));
+    text.emplace(text_parts(s, directory));
     server::ServedWeights weights = load(s, directory);
     s.server.load_weights = [this, s](const std::optional<std::string>& other) {
-      const checkpoint::ModelDirectory now(resume::resolve_model_directory(other.value_or(*s.load)),
-                                           s.reading);
-      check_same(s, now.path());
+      const checkpoint::ModelDirectory now = opened_again(s.model, other);
+      check_same(s, now);
       return load(s, now);
     };
+    if (s.enable_lora)
+      s.server.adapters.load = [s, base = directory.path()](const std::string& path) {
+        return adapter_in(path, base, s);
+      };
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
     http.emplace(*text, std::move(weights), s.server);
@@ -162,28 +202,56 @@ struct Served {
                              const checkpoint::ModelDirectory& directory) const {
     {
       ThreadPool pool(s.runtime.threads_per_rank());
-      resume::require_whole_model(directory.path(), pool);
+      training::require_whole_model(directory, pool);
     }
-    return ranks_of_model.load(directory.path());
+    return ranks_of_model.load(directory);
+  }
+
+  static std::shared_ptr<const inference::Adapter> adapter_in(const std::string& path,
+                                                              const std::string& base,
+                                                              const ServeSettings& s) {
+    const std::string own = resume::resolve_model_directory(path);
+    MG_CHECK(checkpoint::is_adapter(own), "'{}' is not an adapter's directory: it needs {} and {}",
+             path, checkpoint::kAdapterConfig, checkpoint::kAdapterFile);
+    checkpoint::ReadingOptions reading = s.model.reading;
+    reading.base = base;
+    const checkpoint::ModelDirectory directory(own, reading);
+    ThreadPool pool(s.runtime.threads_per_rank());
+    resume::require_whole_model(directory.path(), pool);
+    return training::load_adapter(directory, s.runtime.device_value(0),
+                                  s.bf16 ? DType::bf16 : DType::f32, s.max_lora_rank);
+  }
+
+  // `other` replaces the adapter if it is one, else the model of --load.
+  static checkpoint::ModelDirectory opened_again(training::ModelToRead served,
+                                                 const std::optional<std::string>& other) {
+    if (other) {
+      const bool adapter = checkpoint::is_adapter(resume::resolve_model_directory(*other));
+      (adapter && served.adapter ? served.adapter : served.load) = other;
+    }
+    return served.open("to serve");
   }
 
   // Only the weights may differ from those at the server's start.
-  void check_same(const ServeSettings& s, const std::string& directory) const {
+  void check_same(const ServeSettings& s, const checkpoint::ModelDirectory& directory) const {
     const std::string different =
-        resume::differences(models::model_from_directory(directory)->describe(), model->describe());
+        resume::differences(models::model_of(directory)->describe(), model->describe());
     MG_CHECK(
         different.empty(),
         "{} contains a different model than the one being served: {}; start another server for it",
-        directory, different);
-    const std::string path = training::tokenizer_path(s.tokenizer_model, directory);
+        directory.path(), different);
+    const std::string path =
+        training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     MG_CHECK(training::tokenizer_files(path) == tokenizer_files,
              "the tokenizer files in {} differ from those that {} had when the server started; "
              "start another server for it",
              path, tokenizer_path);
   }
 
-  server::TextModel::Parts text_parts(const ServeSettings& s, const std::string& directory) const {
-    server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
+  server::TextModel::Parts text_parts(const ServeSettings& s,
+                                      const checkpoint::ModelDirectory& directory) const {
+    server::TextModel::Parts parts{.name = s.served_model_name.value_or(
+                                       name_of(s.model.adapter ? *s.model.adapter : *s.model.load)),
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
                                    .context = model->context_length(),
                                    .created = server::seconds_since_1970(),
@@ -193,8 +261,9 @@ struct Served {
              "(--tokenizer-model)",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
     training::report_missing_tokens(parts.tokenizer.vocabulary_size(), model->vocab_size());
-    parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
-    parts.chat = tokenizers::ChatTemplate::load(directory);
+    parts.end_tokens =
+        inference::end_tokens({directory.path(), directory.base_path()}, parts.tokenizer);
+    parts.chat = tokenizers::ChatTemplate::load(training::chat_template_directory(directory));
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     if (parts.chat.empty())
       log::info(
@@ -282,7 +351,7 @@ int serve(const Arguments& arguments) {
   ServeSettings settings;
   Fields fields = settings.fields();
   if (const auto code =
-          parse("megatron serve --load DIR [flags]",
+          parse("megatron serve --load DIR [--adapter DIR] [flags]",
                 "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
                 "tokenization, metrics and a chat page; a model with a score head with vLLM's "
                 "(classify, score, pooling). SIGTERM or SIGINT ends the server once "

@@ -51,10 +51,11 @@ std::string ServingRanks::failure() const {
   return world_.member() == nullptr ? "" : world_.member()->failure();
 }
 
-server::ServedWeights ServingRanks::load(const std::string& directory) {
-  std::string sent = directory;
-  comm::broadcast(world_, host_.stream(), sent, 0, kLoad);
-  const auto lead = std::make_shared<LeadingRank>(make(directory));
+server::ServedWeights ServingRanks::load(const checkpoint::ModelDirectory& directory) {
+  std::string path = directory.path(), base = directory.is_adapter() ? directory.base_path() : "";
+  comm::broadcast(world_, host_.stream(), path, 0, kLoad);
+  comm::broadcast(world_, host_.stream(), base, 0, kLoad);
+  const auto lead = std::make_shared<LeadingRank>(make(path, base));
   return {.runtime = {lead, &lead->rank->runtime},
           .stage = {lead, lead->rank->stage.get()},
           .ranks = lead->rank->ranks};
@@ -68,7 +69,8 @@ void ServingRanks::require_all(std::exception_ptr own) {
     MG_CHECK(errors[r].empty(), "rank {}: {}", r, errors[r]);
 }
 
-std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory) {
+std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory,
+                                              const std::string& base) {
   std::optional<checkpoint::ModelDirectory> files;
   models::Model model;
   std::shared_ptr<ModelRank> rank;
@@ -82,8 +84,10 @@ std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory) {
     require_all(error);
   };
   on_all([&] {
-    files.emplace(directory, options_.reading);
-    model = models::model_from_directory(files->path());
+    checkpoint::ReadingOptions reading = options_.reading;
+    reading.base = base;
+    files.emplace(directory, reading);
+    model = models::model_of(*files);
     if (options_.max_length > 0) model = model->with({.context_length = options_.max_length});
   });
   on_all([&] { rank = std::make_shared<ModelRank>(options_, *files, model, world_); });
@@ -105,16 +109,17 @@ void ServingRanks::follow() {
 
 void ServingRanks::receive_loads() {
   for (;;) {
-    std::string directory;
+    std::string directory, base;
     comm::broadcast(world_, host_.stream(), directory, 0, kLoad);
     if (directory.empty()) return;
+    comm::broadcast(world_, host_.stream(), base, 0, kLoad);
     followed_.remove_if([](Followed& one) {
       if (one.ended) one.thread.join();
       return one.ended.load();
     });
     std::shared_ptr<ModelRank> rank;
     try {
-      rank = make(directory);
+      rank = make(directory, base);
     } catch (const std::exception&) {
       if (!failure().empty()) throw;
       continue;  // rank 0 reports the reason

@@ -26,7 +26,7 @@ class ServingRanks {
 
   // Called on rank 0, one call at a time. If a rank cannot read its part, no rank keeps any: throws
   // Error, naming the rank if it is another one. The result must be destroyed before this object.
-  server::ServedWeights load(const std::string& directory);
+  server::ServedWeights load(const checkpoint::ModelDirectory& directory);
   // Called on the other ranks: loads what rank 0 loads. Throws the error that ends one of the
   // engines.
   void follow();
@@ -42,7 +42,7 @@ class ServingRanks {
     std::atomic<bool> ended = false;
   };
 
-  std::shared_ptr<ModelRank> make(const std::string& directory);
+  std::shared_ptr<ModelRank> make(const std::string& directory, const std::string& base);
   void require_all(std::exception_ptr own);
   void receive_loads();
   void follow(Followed& one);

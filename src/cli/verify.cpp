@@ -75,10 +75,9 @@ int verify(const Arguments& arguments) {
   std::string device = "both";
   settings::RuntimeSettings runtime;
   Fields fields;
-  fields.add(
-      "rewrite", &rewrite,
-      "load the model, save it to this new directory (in safetensors), and compare every byte of "
-      "every tensor");
+  fields.add("rewrite", &rewrite,
+             "load the model or adapter, save it to this new directory (in safetensors), and "
+             "compare every byte of every tensor");
   std::optional<std::string> against;
   fields.add("against", &against,
              "compare the weights and config.json with those of this directory, tensor by tensor");
@@ -111,9 +110,9 @@ int verify(const Arguments& arguments) {
   settings::add_reading_flags(fields, reading);
   const std::vector<Positional> positional = {
       {"DIR",
-       "Hugging Face directories with expected.safetensors, folders with case.json (a run), "
-       "expected.json (chats), packing.json (packed rows) or pairs.json (rewards, losses of "
-       "preferences)",
+       "Hugging Face directories of models or adapters with expected.safetensors, folders with "
+       "case.json (a run), expected.json (chats), packing.json (packed rows) or pairs.json "
+       "(rewards, losses of preferences)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",

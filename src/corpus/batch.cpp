@@ -52,6 +52,16 @@ HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
   return one;
 }
 
+void set_reference(HostBatch& batch, std::vector<double> of_sequences) {
+  if (batch.cut_from == nullptr) {
+    batch.reference = std::move(of_sequences);
+    return;
+  }
+  auto whole = std::make_shared<HostBatch>(*batch.cut_from);
+  whole->reference = std::move(of_sequences);
+  batch.cut_from = std::move(whole);
+}
+
 std::span<const int32_t> HostBatch::indices() const {
   if (rank_indices.empty()) return {};
   const auto rows = static_cast<size_t>(layout.rows());

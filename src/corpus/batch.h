@@ -19,6 +19,7 @@ struct HostBatch {
   std::vector<double>
       targets;  // [B*S]: what scores are compared with, or an objective reads; or none
   // [B*S]: the log-probabilities of the labels under a reference model, for an objective; or none.
+  // Only whole sequences have them (set_reference()).
   std::vector<double> reference;
   std::vector<float> loss_mask;     // [B*S], 1 if the token counts
   std::vector<int64_t> sample_ids;  // [B]
@@ -41,6 +42,8 @@ struct HostBatch {
 void pad_sequences(HostBatch& batch, int64_t multiple);
 // One of a batch's whole sequences.
 HostBatch sequence_of(const HostBatch& batch, int64_t sequence);
+// Sets the reference model's log-probabilities of the whole sequences.
+void set_reference(HostBatch& batch, std::vector<double> of_sequences);
 // Keeps only those tokens of whole sequences that a context-parallel rank holds.
 void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 

@@ -20,13 +20,17 @@ Tensor on_device(Runtime& runtime, std::span<const int32_t> values) {
 }  // namespace
 
 std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
-                                  std::span<const int32_t> tokens, comm::Group* stages) {
+                                  std::span<const int32_t> tokens, comm::Group* stages,
+                                  const Adapter* adapter) {
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
   const nn::Batch batch{.layout = {.sequences = 1, .length = std::ssize(tokens)},
                         .tokens = on_device(runtime, tokens),
                         .positions = on_device(runtime, positions)};
+  RowAdapters adapters;
+  adapters.append(adapter, std::ssize(tokens));
   Tape tape(runtime, Tape::Mode::infer);
+  if (adapters.any()) tape.add_to_products(&adapters);
   const Bundle in = receive_hidden(stage, runtime, std::ssize(tokens), stages);
   const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
   send_hidden(stage, tape, out, stages);

@@ -49,12 +49,13 @@ std::vector<int32_t> end_tokens(std::span<const NamedConfig> configs,
   return tokens;
 }
 
-std::vector<int32_t> end_tokens(const std::string& directory,
+std::vector<int32_t> end_tokens(std::initializer_list<std::string> directories,
                                 const tokenizers::Tokenizer& tokenizer) {
   std::vector<NamedConfig> configs;
   for (const char* name : {"/generation_config.json", "/config.json"})
-    if (const std::string path = directory + name; std::filesystem::exists(path))
-      configs.push_back({path, Json::read(path)});
+    for (const std::string& directory : directories)
+      if (const std::string path = directory + name; std::filesystem::exists(path))
+        configs.push_back({path, Json::read(path)});
   return end_tokens(configs, tokenizer);
 }
 

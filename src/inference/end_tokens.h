@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ struct NamedConfig {
 // drops them.
 std::vector<int32_t> end_tokens(std::span<const NamedConfig> configs,
                                 const tokenizers::Tokenizer& tokenizer);
-// Reads the files of a model directory.
-std::vector<int32_t> end_tokens(const std::string& directory,
+// Reads the files of a model's directories, its own and its base model's: of each kind of file, the
+// first directory's comes first.
+std::vector<int32_t> end_tokens(std::initializer_list<std::string> directories,
                                 const tokenizers::Tokenizer& tokenizer);
 
 }  // namespace megatron::inference

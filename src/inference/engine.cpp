@@ -87,7 +87,15 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
   if (leader_ != nullptr) leader_->made();
 }
 
+void Engine::require_one_rank(const Adapter* adapter) const {
+  MG_CHECK(adapter == nullptr || ranks_.all == nullptr,
+           "requests that choose an adapter need a model that is not divided among ranks, but {} "
+           "ranks divide this one",
+           ranks_.all->size());
+}
+
 RequestId Engine::submit(Request request) {
+  require_one_rank(request.adapter.get());
   request.check(stage_.model(), vocabulary_);
   const int64_t longest = request.longest(stage_.model());
   MG_CHECK(longest <= max_length_,
@@ -146,9 +154,9 @@ CacheUse Engine::cache_use() const {
           .bytes = shape_.state.elements() * size_of(type_of(stage_))};
 }
 
-int64_t Engine::cached_tokens(std::span<const int32_t> prompt) const {
+int64_t Engine::cached_tokens(std::span<const int32_t> prompt, uint64_t adapter) const {
   return cache_.shared_tokens(
-      prompt, static_cast<uint64_t>(stage_.model()->context_class(std::ssize(prompt))));
+      prompt, cache_root(stage_.model()->context_class(std::ssize(prompt)), adapter));
 }
 
 Engine::Updates Engine::step() {
@@ -163,11 +171,12 @@ Engine::Updates Engine::step() {
   }
 }
 
-std::vector<float> Engine::embedding(std::span<const int32_t> tokens) {
+std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter) {
   std::vector<double> sum;
+  require_one_rank(adapter);
   try {
     if (leader_ != nullptr) leader_->embed(tokens);
-    sum = sum_of_hidden(stage_, runtime_, tokens, ranks_.stages);
+    sum = sum_of_hidden(stage_, runtime_, tokens, ranks_.stages, adapter);
   } catch (...) {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;
@@ -187,6 +196,7 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
       row.labels =
           tokens.subspan(begin + 1, static_cast<size_t>(std::min(count, s->scores() - s->read)));
     row.pages = &s->blocks.pages;
+    row.adapter = s->request.adapter.get();
     plan.rows.push_back(row);
     plan.context = std::max(plan.context, s->length());
   }
@@ -308,8 +318,9 @@ bool Engine::Drawing::scores() const {
 // True if the pass is run by decode_passes_.
 bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
-         !plan.has_labels() &&
-         std::ranges::all_of(plan.rows, [](const PassRow& row) { return row.count == 1; });
+         !plan.has_labels() && std::ranges::all_of(plan.rows, [](const PassRow& row) {
+           return row.count == 1 && row.adapter == nullptr;
+         });
 }
 
 PassResults Engine::results_of(const ForwardPassPlan& plan,

@@ -91,8 +91,8 @@ class Engine {
 
   // Returns the embedding of a text (inference/embedding.h), computed between two steps; empty on
   // ranks that do not sample. Throws Error if the embedding is zero or not finite; after any other
-  // error, several ranks are lost, as with step().
-  std::vector<float> embedding(std::span<const int32_t> tokens);
+  // error, several ranks are lost, as with step(). adapter: null: none.
+  std::vector<float> embedding(std::span<const int32_t> tokens, const Adapter* adapter = nullptr);
 
   // Call after the stage's weights have changed: running requests are read again.
   void weights_changed();
@@ -102,8 +102,8 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   Statistics statistics() const;
   CacheUse cache_use() const;
-  // Number of tokens of a prompt's longest cached prefix.
-  int64_t cached_tokens(std::span<const int32_t> prompt) const;
+  // Number of tokens of a prompt's longest cached prefix. adapter: its number (Adapter::number()).
+  int64_t cached_tokens(std::span<const int32_t> prompt, uint64_t adapter = 0) const;
 
  private:
   using Updates = std::vector<RequestUpdate>;
@@ -140,6 +140,7 @@ class Engine {
                                Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
   int64_t due_pass(int64_t priority) const;
+  void require_one_rank(const Adapter* adapter) const;
 
   const models::Stage& stage_;
   Runtime& runtime_;

@@ -12,7 +12,7 @@ constexpr const char* kCallsName = "engine.calls";
 template <class Bytes, class R>
 void visit(Bytes& bytes, R& request) {
   auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
-         prompt_alternatives, grammar, token_bytes, scores, priority] = request;
+         prompt_alternatives, grammar, token_bytes, scores, adapter, priority] = request;
   bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, scores,
                priority);
 }

@@ -69,6 +69,12 @@ bool ForwardPassPlan::has_labels() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return !row.labels.empty(); });
 }
 
+RowAdapters ForwardPassPlan::adapters() const {
+  RowAdapters adapters;
+  for (const PassRow& row : rows) adapters.append(row.adapter, row.count);
+  return adapters;
+}
+
 Logits::Logits(Tensor logits, Runtime& runtime)
     : logits_(std::move(logits)), runtime_(runtime), read_(static_cast<size_t>(logits_.size(0))) {
   runtime_.stream().synchronize();
@@ -148,8 +154,10 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
     : stage_(stage),
       runtime_(runtime),
       plan_(plan),
+      adapters_(plan.adapters()),
       tape_(runtime, Tape::Mode::infer),
       batch_(make_batch(stage, runtime, plan)) {
+  if (adapters_.any()) tape_.add_to_products(&adapters_);
   batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
   out_ = models::forward(stage_, tape_, receive_hidden(stage_, runtime_, plan_.tokens(), stages),

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "inference/adapter.h"
 #include "inference/device_draws.h"
 #include "models/stage.h"
 #include "nn/sequence_state.h"
@@ -17,6 +18,7 @@ struct PassRow {
   std::span<const int32_t> tokens;  // [count]
   // Labels of the first tokens, if their losses are requested; may be empty.
   std::span<const int32_t> labels;
+  const Adapter* adapter = nullptr;  // null: none
   const std::vector<std::vector<int32_t>>* pages =
       nullptr;  // by group of the model's layers (nn/sequence_state.h)
 };
@@ -29,6 +31,7 @@ struct ForwardPassPlan {
 
   int64_t tokens() const;
   bool has_labels() const;
+  RowAdapters adapters() const;
 };
 
 // Logits [rows, V] from which the loss is computed, in f32 (f64); zeros on meta. They stay on the
@@ -73,6 +76,7 @@ class ForwardPass {
   const models::Stage& stage_;
   Runtime& runtime_;
   const ForwardPassPlan& plan_;
+  const RowAdapters adapters_;
   Tape tape_;
   nn::Batch batch_;
   Bundle out_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "inference/adapter.h"
 #include "inference/constraint/grammar.h"
 #include "inference/constraint/token_bytes.h"
 #include "inference/sampling.h"
@@ -33,6 +34,8 @@ struct Request {
   // Scores of the prompt by a model with a score head, which generates nothing
   // (inference/scores.h).
   bool scores = false;
+  // The adapter of the model that the whole request uses; null: none. Not sent to other ranks.
+  std::shared_ptr<const Adapter> adapter;
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.
   int64_t priority = 0;
@@ -40,6 +43,7 @@ struct Request {
   // vocabulary: only ids below it are sampled. name: spelling of options in messages. Throws Error
   // if the model cannot take the request.
   void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
+  uint64_t adapter_number() const { return adapter == nullptr ? 0 : adapter->number(); }
   // Maximum number of tokens of prompt and text that the model's positions allow.
   int64_t longest(const models::Model& model) const;
 };

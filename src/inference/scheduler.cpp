@@ -1,10 +1,17 @@
 #include "inference/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
 namespace megatron::inference {
+
+uint64_t cache_root(int64_t context_class, uint64_t adapter) {
+  constexpr int kBits = 32;
+  MG_ASSERT(context_class == static_cast<int32_t>(context_class) && adapter >> (kBits - 1) == 0);
+  return adapter << kBits | static_cast<uint32_t>(context_class);
+}
 
 Scheduler::Scheduler(SchedulerOptions options, BlockCache& cache)
     : options_(std::move(options)), cache_(cache) {}
@@ -35,7 +42,7 @@ void Scheduler::forget(Sequence& sequence) {
 // are still to be reported.
 void Scheduler::begin(Sequence& s) {
   s.context_class = options_.context_class(s.length());
-  s.blocks.root = static_cast<uint64_t>(s.context_class);
+  s.blocks.root = cache_root(s.context_class, s.request.adapter_number());
   const int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
   s.read = cache_.share(s.blocks, s.tokens, most);
 }
@@ -100,7 +107,9 @@ std::vector<ScheduledRow> Scheduler::next() {
   // If no sequence of that class gets pages, the first of all does.
   if (rows.empty()) rows = rows_of(running_.begin()->second->context_class);
   MG_ASSERT(!rows.empty());
-  std::ranges::stable_sort(rows, {}, &ScheduledRow::count);
+  std::ranges::stable_sort(rows, {}, [](const ScheduledRow& row) {
+    return std::pair(row.count, row.sequence->request.adapter_number());
+  });
   return rows;
 }
 

@@ -25,6 +25,10 @@ struct ScheduledRow {
   int64_t count = 0;  // number of unread tokens to process
 };
 
+// The root of cached texts (SequenceBlocks): they have the same rotary angles and the same adapter
+// (Adapter::number(); 0: none).
+uint64_t cache_root(int64_t context_class, uint64_t adapter);
+
 // Sequences are served in the order of their `due`. Each pass takes the next token of every
 // sequence whose prompt has been read, and fills its remaining tokens with pieces of prompts. When
 // pages run out, the sequences that are due last release theirs and wait to be read again; the
@@ -39,7 +43,8 @@ class Scheduler {
   bool remove(RequestId id);
 
   // Returns the rows of the next pass, all of one context class and with pages allocated; rows with
-  // equal counts are adjacent. Empty if there is nothing to do.
+  // equal counts are adjacent, and among them those with one adapter. Empty if there is nothing to
+  // do.
   std::vector<ScheduledRow> next();
   // Records, after the pass, that the rows have been read.
   void advance(const std::vector<ScheduledRow>& rows);

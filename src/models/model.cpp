@@ -34,6 +34,12 @@ UpcycledModel ModelDefinition::upcycled(const UpcyclingFlags&) const {
       family());
 }
 
+Model ModelDefinition::base() const { throw InternalError("the model has no adapter"); }
+
+Model without_adapter(const Model& model) {
+  return model->adapter() == nullptr ? model : model->base();
+}
+
 std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
   for (const DecoderFamily* family : families()) names.push_back(family->name);

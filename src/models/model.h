@@ -140,6 +140,8 @@ class ModelDefinition {
   virtual Model with(const ModelChanges& changes) const = 0;
   // Null: none.
   virtual const LoraConfig* adapter() const { return nullptr; }
+  // The model without its adapter; only for models that have one.
+  virtual Model base() const;
   // Returns the model with experts that are initialized from its feed-forward blocks
   // (models/upcycling.h). Throws Error naming the flags that do not fit the model.
   virtual UpcycledModel upcycled(const UpcyclingFlags& flags) const;
@@ -163,6 +165,8 @@ std::vector<std::string_view> family_names();
 Model model_from_config_json(const Json& config, const std::string& path = "config.json");
 // Reads <directory>/config.json; of the directory of an adapter, that of its base model.
 Model model_from_directory(const std::string& directory);
+// The model itself if it has no adapter.
+Model without_adapter(const Model& model);
 // The model of an open directory, with the adapter if it is one.
 Model model_of(const checkpoint::ModelDirectory& directory);
 // Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "nn/adapter_parts.h"
 #include "nn/builder.h"
 
 namespace megatron::nn {
@@ -12,44 +13,11 @@ namespace {
 
 using parallel::CanonicalTensor, parallel::Division, parallel::ParameterSpec, parallel::Slice;
 
-const Division* division_of(const ParameterSpec& spec, int axis) {
-  const auto found = std::ranges::find(spec.divisions, axis, &Division::axis);
-  return found == spec.divisions.end() ? nullptr : &*found;
-}
-
 // The module whose weight a canonical tensor is; "" if it is no weight.
 std::string module_of(const CanonicalTensor& tensor) {
   constexpr std::string_view kWeight = ".weight";
   if (!tensor.name.ends_with(kWeight)) return {};
   return tensor.name.substr(0, tensor.name.size() - kWeight.size());
-}
-
-// The blocks of a division of rows that make up [begin, begin + rows), as a division of these rows
-// alone, and the first of them that this rank holds, as a row of its part of the matrix.
-struct RowsOfPart {
-  Division division;
-  int64_t local_begin = 0;
-};
-RowsOfPart rows_of_part(const Division& whole, int64_t begin, int64_t rows) {
-  RowsOfPart part{.division = whole};
-  part.division.blocks.clear();
-  int64_t at = 0, taken = 0;
-  for (const int64_t block : whole.blocks) {
-    if (at >= begin && at + block <= begin + rows) {
-      part.division.blocks.push_back(block);
-      taken += block;
-    } else if (at + block <= begin) {
-      part.local_begin += parallel::share_of(block, whole.ranks, whole.rank).size;
-    }
-    at += block;
-  }
-  MG_ASSERT(taken == rows);
-  return part;
-}
-
-// Uniform with the bound that PyTorch's linear layers of this many inputs have.
-parallel::Init uniform_by(int64_t in) {
-  return {parallel::Init::Kind::uniform, 1 / std::sqrt(static_cast<double>(in))};
 }
 
 }  // namespace
@@ -129,6 +97,9 @@ ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart
   const int64_t rank = part.adapter.rank;
   added.b = added_tensor(AdapterTensor::b, {part.rows, rank}, "lora_b",
                          adapters_->random_b ? uniform_by(rank) : zeros());
+  parameters_.back()->rate_multiplier = adapters_->b_rate;
+  if (part.adapter.magnitude)
+    added.magnitude = added_tensor(AdapterTensor::magnitude, {part.rows}, "lora_magnitude", ones());
   if (part.adapter.b_bias)
     added.bias = added_tensor(AdapterTensor::b_bias, {part.rows}, "lora_b_bias", zeros());
   return added;
@@ -150,7 +121,11 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
   if (adapters_ == nullptr) return {};
   const ParameterSpec& placed = spec_of(matrix);
   const std::vector<AdaptedPart> parts = adapted_parts(placed, kind);
-  ops::LowRank adapter;
+  ops::LowRank adapter{.row_width = placed.whole[1]};
+  if (division_of(placed, 1) != nullptr && tensor().size() > 1)
+    adapter.add_up = [group = tensor().group](const Tensor& sums, Stream& stream) {
+      group->all_reduce(sums, comm::Reduce::sum, stream, "dora.squares").wait(stream);
+    };
   // Consecutive parts of one scale, and of one distribution of initial values, share a block.
   const auto share = [this](const AdapterRules::Adapter& x, const AdapterRules::Adapter& y) {
     return x.scale == y.scale && (x.rank == y.rank || !adapters_->gaussian_a);
@@ -162,6 +137,7 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
   }
+  if (adapter && kind == AdaptedKind::linear) added_.emplace_back(matrix.name, adapter);
   return adapter;
 }
 
@@ -170,7 +146,7 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
   const ParameterSpec& placed = spec_of(table);
   const std::vector<AdaptedPart> parts = adapted_parts(placed, AdaptedKind::embedding);
   if (parts.empty()) return std::nullopt;
-  const auto& [rank, scale, b_bias] = parts.at(0).adapter;
+  const int64_t rank = parts.at(0).adapter.rank;
   const std::string& module = parts[0].module;
   const int64_t tokens = placed.whole[0], hidden = placed.whole[1];
   const std::string name = table.name;
@@ -181,7 +157,7 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
                           .transposed = true},
       b{.name = adapters_->stored_name(module, AdapterTensor::embedding_b),
         .global = {hidden, rank}};
-  TableAdapter adapter{.scale = scale};
+  TableAdapter adapter{.scale = parts[0].adapter.scale};
   adapter.a = add(name + ".lora_a", {.tensors = {a}}, {tokens, rank},
                   adapters_->random_b ? normal(1) : zeros(), {.divisions = divisions});
   adapter.b = add(name + ".lora_b", {.tensors = {b}}, {hidden, rank}, normal(1), Options());

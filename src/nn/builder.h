@@ -7,10 +7,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/adapter_rules.h"
 #include "nn/module_state.h"
+#include "ops/expert_low_rank.h"
 #include "ops/low_rank.h"
 #include "parallel/model_ranks.h"
 
@@ -53,6 +55,8 @@ class Builder {
   // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
   // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
+  // Those of AdaptedKind::linear, by the name of their matrix.
+  std::vector<std::pair<std::string, ops::LowRank>> take_adapters() { return std::move(added_); }
   // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
   // like the table, and b [H,r]; absent if it has none.
   struct TableAdapter {
@@ -74,6 +78,11 @@ class Builder {
                          StateOptions options);
 
   StepSum& add_step_sum(Shape shape, DType type);
+
+  // Adds the adapters of experts' matrices [E,out,in] that were added before, like add_adapter():
+  // a [E,r,in] and b [E,out,r]. Throws Error unless all experts of a canonical part (gate, up) have
+  // adapters of one rank and scale, or none has.
+  ops::ExpertLowRank add_expert_adapter(const Parameter& matrices);
 
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
@@ -106,11 +115,18 @@ class Builder {
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
 
+  // The canonical tensors of the same rows of all experts, and their adapter.
+  struct AdaptedExperts;
+  std::vector<AdaptedExperts> adapted_experts(const parallel::ParameterSpec& matrices) const;
+  Parameter& add_expert_tensor(const parallel::ParameterSpec& matrices,
+                               const AdaptedExperts& experts, bool is_b, const std::string& name);
+
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
   parallel::ModelRanks ranks_;
   const AdapterRules* adapters_;
+  std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<std::unique_ptr<StepSum>> step_sums_;

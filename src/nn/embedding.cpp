@@ -20,7 +20,7 @@ Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
     return parallel::vocabulary_embedding(tape, ids, table, first_, tensor_);
   };
   const Var y = rows(Weight(*weight_, use));
-  if (!lookups_) return y;
+  if (!lookups_ || !tape.adapts()) return y;
   const Var inner = ops::scale(tape, rows(lookups_->a), lookups_->scale);
   return ops::add(tape, y, ops::linear(tape, inner, lookups_->b));
 }

@@ -65,6 +65,8 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
     down_bias_ = builder.add(name + ".experts.down.bias", {experts, width}, zeros(),
                              {.divisions = {by_expert}});
   }
+  up_adapter_ = builder.add_expert_adapter(*up_.parameter);
+  down_adapter_ = builder.add_expert_adapter(*down_.parameter);
   if (config.shared_ffn == 0) return;
   shared_ =
       std::make_unique<Mlp>(builder, name + ".shared", hidden, config.shared(), init, output_init);
@@ -227,13 +229,16 @@ Var Moe::through_experts(Tape& tape, const Var& x, const Var& weights,
   Var x_RH = ops::to_experts(tape, x, order);
   const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
-  const Var v_RF = ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets);
+  const Var v_RF = ops::add_low_rank(tape, up_adapter_, x_RH,
+                                     ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets),
+                                     order.offsets);
   const Bundle inner = tape.module("moe_act", {{"v", v_RF}, {"weights", weights_R}},
                                    [this](Tape& t, const Bundle& in) {
                                      return Bundle{{"y", activated(t, in["v"], in["weights"])}};
                                    },
                                    {"y"});
   Var y_RH = ops::grouped_linear(tape, inner["y"], down_, down_bias_, order.offsets, adds_bias_);
+  y_RH = ops::add_low_rank(tape, down_adapter_, inner["y"], y_RH, order.offsets);
   if (!config_.weights_on_input && config_.expert.bias)
     y_RH = ops::scale_rows(tape, y_RH, weights_R);
   return ops::from_experts(tape, y_RH, order);

@@ -10,6 +10,7 @@
 #include "nn/mlp.h"
 #include "nn/replicated_linear.h"
 #include "nn/router.h"
+#include "ops/expert_low_rank.h"
 #include "ops/expert_rows.h"
 
 namespace megatron::nn {
@@ -99,6 +100,7 @@ class Moe {
   Router router_;
   ModuleState* correction_;  // null if there is none
   Weight up_, up_bias_, down_, down_bias_;
+  ops::ExpertLowRank up_adapter_, down_adapter_;
   std::unique_ptr<ReplicatedLinear> latent_in_, latent_out_;
   std::unique_ptr<Mlp> shared_;
   Weight shared_gate_;

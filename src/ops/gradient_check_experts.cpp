@@ -1,5 +1,6 @@
 #include "ops/gradient_check_experts.h"
 
+#include "ops/expert_low_rank.h"
 #include "ops/expert_rows.h"
 #include "ops/router.h"
 
@@ -160,6 +161,19 @@ void add_row_cases(std::vector<GradientCase>& cases) {
                return grouped_linear(t, x[0], w[0], w[1], order.offsets);
              });
   }
+  // Two parts of the five rows of each matrix, with a row between them, and one of all.
+  add_case(cases, "add_low_rank of experts", {{kTokens * kChoices, 3}, {kTokens * kChoices, 5}},
+           {{kExperts, 2, 3}, {kExperts, 1, 2}, {kExperts, 1, 3}, {kExperts, 3, 1}},
+           [](Tape& t, auto x, auto w) {
+             const ExpertLowRank adapter{{{.a = w[0], .b = w[1], .row = 0, .scale = 0.5},
+                                          {.a = w[2], .b = w[3], .row = 2, .scale = 2}}};
+             return add_low_rank(t, adapter, x[0], x[1], some_order(t, 0).offsets);
+           });
+  add_case(cases, "add_low_rank of experts with a capacity", {{kExperts * 2, 3}, {kExperts * 2, 5}},
+           {{kExperts, 2, 3}, {kExperts, 5, 2}}, [](Tape& t, auto x, auto w) {
+             return add_low_rank(t, {{{.a = w[0], .b = w[1]}}}, x[0], x[1],
+                                 some_order(t, 2).offsets);
+           });
   add_case(cases, "scale_rows", {{6, 3}, {6}}, {},
            [](Tape& t, auto x, auto) { return scale_rows(t, x[0], x[1]); });
   // Rows after the last group.

@@ -11,11 +11,12 @@ struct Product {
 
 void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor& aux) {
   const Tensor& dy = backward.gradient(0);
-  const Tensor& w = backward.weight(0).value();
+  const LowRankNode& adapter = backward.attributes<Product>().adapter;
+  const Tensor w = adapter.matrix(backward, backward.weight(0).value());
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
   backward.kernels().gemm({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux},
                           backward.stream());
-  backward.attributes<Product>().adapter.input_gradient(backward, dy, dx);
+  adapter.input_gradient(backward, dy, dx);
   backward.set(0, dx);
 }
 
@@ -32,7 +33,7 @@ void linear_wgrad(Backward& backward) {
   const auto& product = backward.attributes<Product>();
   const Tensor &dy = backward.gradient(0), &x = backward.saved(0);
   linear_weight_gradients(backward, dy, x, product.has_bias);
-  product.adapter.weight_gradients(backward, dy, x);
+  product.adapter.weight_gradients(backward, backward.weight(0).value(), dy, x);
 }
 
 Node linear_node(const Weight& weight, const Weight& bias) {
@@ -40,6 +41,10 @@ Node linear_node(const Weight& weight, const Weight& bias) {
   if (bias) node.weights.push_back(bias);
   node.attributes = Product{.has_bias = static_cast<bool>(bias), .adapter = {}};
   return node;
+}
+
+void add_to_product(Tape& tape, const Weight& weight, const Tensor& x, const Tensor& y) {
+  if (tape.additions() != nullptr) tape.additions()->add(tape, weight, x, y);
 }
 
 Tensor result(Tape& tape, const Tensor& x, const Tensor& w, MemoryClass memory) {
@@ -77,10 +82,29 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
   }
 }
 
+// A product without the epilogue replaces the rows: a row's bits depend on its own additions alone.
+void add_to_gelu_product(Tape& tape, const Tensor& x, const Weight& weight, const Weight& bias,
+                         const Tensor& y) {
+  if (tape.additions() == nullptr) return;
+  Tensor v;
+  tape.additions()->for_each_range(weight, [&](int64_t first, int64_t count) {
+    if (!v.defined()) {
+      v = tape.empty(y.shape(), y.dtype(), "linear.y");
+      tape.kernels().gemm(linear_call(x, weight, bias, v), tape.stream());
+      add_to_product(tape, weight, x, v);
+    }
+    tape.kernels().activation({.x = v.slice(0, first, count), .out = y.slice(0, first, count)},
+                              tape.stream());
+  });
+}
+
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory,
            const LowRank& adapter) {
   Tensor y = result(tape, x.value, weight.value(), memory);
-  tape.kernels().gemm(linear_call(x.value, weight, bias, y), tape.stream());
+  kernels::GemmArgs call = linear_call(x.value, weight, bias, y);
+  call.b = adapted_matrix(tape, adapter, weight.value());
+  tape.kernels().gemm(call, tape.stream());
+  add_to_product(tape, weight, x.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
@@ -97,6 +121,7 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
   Tensor v = keeps_v ? result(tape, x.value, w, MemoryClass::activations) : Tensor();
   Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "gelu");
   tape.kernels().gemm(linear_gelu_call(x.value, weight, bias, v, y), tape.stream());
+  add_to_gelu_product(tape, x.value, weight, bias, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {weight.for_gradient(x.value)};
@@ -107,6 +132,7 @@ Var linear(Tape& tape, const Gelu& g, const Weight& weight, const Weight& bias,
            MemoryClass memory) {
   Tensor y = result(tape, g.y.value, weight.value(), memory);
   tape.kernels().gemm(linear_call(g.y.value, weight, bias, y), tape.stream());
+  add_to_product(tape, weight, g.y.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {g.x.id, g.y.id};
   node.saved = {weight.for_gradient(g.y.value), g.x.value};

@@ -7,7 +7,8 @@ namespace megatron::ops {
 
 // y = x w^T + b.   x [T,in], w [out,in], b [out] or none, y [T,out].
 // Weight gradients (dw = dy^T x, db = column sums of dy) are written to their grad slots and can
-// run separately from the input's gradient (dx = dy w). memory: class of y. adapter: added to w.
+// run separately from the input's gradient (dx = dy w). memory: class of y. adapter: added to w. A
+// tape's additions to w are added to y.
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias = {},
            MemoryClass memory = MemoryClass::activations, const LowRank& adapter = {});
 
@@ -29,6 +30,9 @@ kernels::GemmArgs linear_call(const Tensor& x, const Weight& weight, const Weigh
                               const Tensor& y);
 kernels::GemmArgs linear_gelu_call(const Tensor& x, const Weight& weight, const Weight& bias,
                                    const Tensor& v, const Tensor& y);
+// Writes gelu(x w^T + b, with its additions) to the rows of y that have additions to w.
+void add_to_gelu_product(Tape& tape, const Tensor& x, const Weight& weight, const Weight& bias,
+                         const Tensor& y);
 // Computes the gradients of a node's first weight w and, if has_bias, its second, b.
 void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x, bool has_bias);
 

@@ -58,6 +58,7 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
     for (const LowRank::Part& part : block.parts) {
       f(part.b);
       if (part.bias) f(part.bias);
+      if (part.magnitude) f(part.magnitude);
     }
   }
 }
@@ -66,6 +67,7 @@ std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tenso
                                  const Tensor& y) {
   const kernels::Table& kernels = tape.kernels();
   std::vector<Tensor> inner;
+  if (!tape.adapts() || adapter.has_magnitudes()) return inner;
   for (const LowRank::Block& block : adapter.blocks) {
     const Tensor& a = block.a.value();
     Tensor inner_TR = tape.empty({x.size(0), a.size(0)}, a.dtype(), "low_rank.inner");
@@ -148,13 +150,20 @@ const std::vector<Tensor>& LowRankNode::inner_gradients(Backward& backward,
   return *gradients_;
 }
 
+Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
+  return adapted_matrix(backward.tape(), adapter_, w);
+}
+
 void LowRankNode::input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const {
-  if (!adapter_) return;
+  if (!adapter_ || adapter_.has_magnitudes()) return;
   add_low_rank_input_gradient(backward.tape(), adapter_, inner_gradients(backward, dy), dx);
 }
 
-void LowRankNode::weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x) const {
+void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
+                                   const Tensor& x) const {
   if (!adapter_) return;
+  if (adapter_.has_magnitudes())
+    return add_decomposed_gradients(backward.tape(), adapter_, w, dy, x);
   std::vector<Tensor> inner;
   for (size_t i = 0; i < adapter_.blocks.size(); ++i) inner.push_back(backward.saved(saved_ + i));
   add_low_rank_weight_gradients(backward.tape(), adapter_, inner, inner_gradients(backward, dy), dy,

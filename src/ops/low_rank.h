@@ -20,6 +20,9 @@ struct LowRank {
     // [n] or none: scale * bias is added to y as well, by one of the ranks whose y are summed.
     Weight bias = {};
     bool adds_bias = true;
+    // [n] or none: the lengths of these rows of w + scale * b a (DoRA; Liu et al. 2024). All parts
+    // have one or none has.
+    Weight magnitude = {};
   };
   struct Block {
     Weight a;  // [R,in]
@@ -27,12 +30,20 @@ struct LowRank {
     std::vector<Part> parts;
   };
   std::vector<Block> blocks;
+  // Of rows with magnitudes: their length on all ranks, and what adds up sums over the ranks that
+  // divide them; empty: they are whole.
+  int64_t row_width = 0;
+  std::function<void(const Tensor& sums, Stream& stream)> add_up = {};
 
   explicit operator bool() const { return !blocks.empty(); }
+  bool has_magnitudes() const {
+    return !blocks.empty() && static_cast<bool>(blocks[0].parts.at(0).magnitude);
+  }
 };
 
 // y[:, row:row+n] += scale (x a^T) b^T, each product rounded to the type of y. Returns scale (x
 // a^T) [T,R] of every block, which the gradients of b need.
+// Nothing if the tape leaves out adapters, or if the adapter has magnitudes.
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
@@ -49,8 +60,18 @@ void add_low_rank_weight_gradients(Tape& tape, const LowRank& adapter,
 // All three for an op that computes its gradients in forward; dx may be undefined.
 void add_low_rank_gradients(Tape& tape, const LowRank& adapter, std::span<const Tensor> inner,
                             const Tensor& dy, const Tensor& x, const Tensor& dx);
+// An adapter with magnitudes makes another matrix: rows of w + scale * b a, scaled to their
+// magnitudes. Its backward holds the lengths of those rows constant, as the paper does, and forms
+// the gradient of the whole matrix.
+Tensor decomposed_matrix(Tape& tape, const LowRank& adapter, const Tensor& w);
+void add_decomposed_gradients(Tape& tape, const LowRank& adapter, const Tensor& w, const Tensor& dy,
+                              const Tensor& x);
+
 // Calls f for every weight of an adapter.
 void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f);
+
+// The matrix of a product with an adapter, in forward: w, or decomposed_matrix().
+Tensor adapted_matrix(Tape& tape, const LowRank& adapter, const Tensor& w);
 
 // The part of a product's node that belongs to an adapter.
 class LowRankNode {
@@ -61,10 +82,13 @@ class LowRankNode {
   LowRankNode() = default;
 
   explicit operator bool() const { return static_cast<bool>(adapter_); }
+  // The matrix that the product is with: w, or the one that the adapter makes of it.
+  Tensor matrix(Backward& backward, const Tensor& w) const;
   // dx += dy times what the adapter adds to w, in the product's dgrad.
   void input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const;
-  // Writes the gradients of a and b to their slots, in the product's wgrad.
-  void weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x) const;
+  // Writes the gradients of the adapter's weights to their slots, in the product's wgrad.
+  void weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
+                        const Tensor& x) const;
 
  private:
   const std::vector<Tensor>& inner_gradients(Backward& backward, const Tensor& dy) const;

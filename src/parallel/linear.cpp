@@ -18,7 +18,8 @@ void column_product_dgrad(Backward& backward) {
   const Weight& weight = backward.weight(0);
   if (adapter || weight.trainable()) input.begin_gather(backward);
   if (!backward.needs(0)) return;
-  const Tensor &dy = backward.gradient(0), &w = weight.value();
+  const Tensor& dy = backward.gradient(0);
+  const Tensor w = adapter.matrix(backward, weight.value());
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
   backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
   adapter.input_gradient(backward, dy, dx);
@@ -30,7 +31,7 @@ void column_product_wgrad(Backward& backward) {
   const bool reads_x = adapter || backward.weight(0).trainable();
   const Tensor x = reads_x ? input.gathered(backward) : Tensor();
   ops::linear_weight_gradients(backward, backward.gradient(0), x, has_bias);
-  adapter.weight_gradients(backward, backward.gradient(0), x);
+  adapter.weight_gradients(backward, backward.weight(0).value(), backward.gradient(0), x);
   input.release();
 }
 
@@ -129,7 +130,10 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
   if (alone(tp.group)) return ops::linear(tape, x, weight, bias, MemoryClass::activations, adapter);
   const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
-  tape.kernels().gemm(ops::linear_call(whole, weight, bias, y), tape.stream());
+  kernels::GemmArgs call = ops::linear_call(whole, weight, bias, y);
+  call.b = ops::adapted_matrix(tape, adapter, w);
+  tape.kernels().gemm(call, tape.stream());
+  if (tape.additions() != nullptr) tape.additions()->add(tape, weight, whole, y);
   return record_column(tape, x, whole, weight, bias, tp, y, adapter);
 }
 
@@ -141,6 +145,7 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");
   tape.kernels().gemm(ops::linear_gelu_call(whole, weight, bias, v, y), tape.stream());
+  ops::add_to_gelu_product(tape, whole, weight, bias, y);
   return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/divide.h"
 #include "base/error.h"
@@ -18,7 +19,26 @@ Shape CanonicalTensor::stored_shape() const {
     MG_ASSERT(sizes.size() >= 2);
     std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
   }
+  if (joined == Joined::rows) sizes = {sizes.at(0) * sizes.at(1), sizes.at(2)};
+  if (joined == Joined::columns) sizes = {sizes.at(1), sizes.at(2) * sizes.at(0)};
   return Shape(std::span<const int64_t>(sizes));
+}
+
+std::vector<int64_t> CanonicalTensor::stored_strides() const {
+  std::vector<int64_t> order(static_cast<size_t>(global.rank()));  // dims as on disk, slowest first
+  std::iota(order.begin(), order.end(), 0);
+  if (transposed) {
+    MG_ASSERT(order.size() >= 2);
+    std::swap(order[order.size() - 1], order[order.size() - 2]);
+  }
+  if (joined == Joined::columns) std::rotate(order.begin(), order.begin() + 1, order.end());
+  std::vector<int64_t> strides(order.size());
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[static_cast<size_t>(order[i])] = stride;
+    stride *= global[static_cast<int>(order[i])];
+  }
+  return strides;
 }
 
 std::vector<Slice> CanonicalTensor::slices(int axis) const {

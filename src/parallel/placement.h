@@ -35,9 +35,14 @@ struct CanonicalTensor {
   // True if the parameter stacks several such tensors (an expert's matrix): global[0] is 1 and not
   // present on disk.
   bool stacked = false;
+  // The experts of axis 0 are joined to one matrix on disk (PEFT's adapters of fused experts):
+  // [E,r,c] is stored as [E * r, c], or as [r, c * E], in which the expert changes fastest; with
+  // `transposed`, r and c are swapped.
+  enum class Joined : uint8_t { no, rows, columns } joined = Joined::no;
 
-  Shape stored_shape() const;                 // as on disk
-  std::vector<Slice> slices(int axis) const;  // in the given order; a single one if all is held
+  Shape stored_shape() const;                   // as on disk
+  std::vector<int64_t> stored_strides() const;  // on disk, of the dims of `global`
+  std::vector<Slice> slices(int axis) const;    // in the given order; a single one if all is held
 };
 
 // A parameter consists of one canonical tensor or several (q, k, v; gate, up; experts).
@@ -88,6 +93,7 @@ struct ParameterSpec {
   // and whether both dims of this matrix grow with the width.
   double width_multiplier = 1;
   bool grows_both_ways = false;
+  double rate_multiplier = 1;  // of the run's learning rate
   // Rows of each of the matrices stacked in it ([q | k | v]), of all ranks together; empty: it is a
   // single matrix.
   std::vector<int64_t> matrices;

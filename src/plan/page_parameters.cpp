@@ -78,12 +78,14 @@ std::string parameter_section(const Plan& plan) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += row.spans * row.counts[i];
   }
   grid.add(cells("  all", sums, ""));
-  if (plan.trained) {
+  const auto add_total = [&](const char* label, int64_t count) {
     std::vector<std::string> row(classes.size() + 1);
-    row.front() = "  trained";
-    row.push_back(count_text(*plan.trained));
+    row.front() = label;
+    row.push_back(count_text(count));
     grid.add(std::move(row));
-  }
+  };
+  if (plan.trained) add_total("  trained", *plan.trained);
+  if (plan.reference) add_total("  reference model", plan.parameter_count());
   return grid.text();
 }
 

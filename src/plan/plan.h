@@ -146,6 +146,7 @@ struct Plan {
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
   std::optional<int64_t> trained;  // number of them that --freeze leaves to train
+  bool reference = false;          // a reference model with as many runs before each step
   std::vector<FlopCount> flops;    // formula "model" first
   MemoryUse memory;                // memory of rank 0
   std::vector<MemoryUse> stages;   // of one rank of each pipeline stage

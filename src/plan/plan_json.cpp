@@ -40,6 +40,7 @@ Json parameters(const Plan& plan) {
   }
   return Json::Object{{"total", plan.parameter_count()},
                       {"trained", plan.trained.value_or(plan.parameter_count())},
+                      {"reference", plan.reference ? plan.parameter_count() : 0},
                       {"by_class", std::move(by_class)},
                       {"by_span", std::move(spans)}};
 }

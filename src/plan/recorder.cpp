@@ -146,6 +146,17 @@ StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less
   return work;
 }
 
+void add(StepWork& work, const StepWork& more) {
+  const auto sum = [](auto& items, const auto& others) {
+    for (size_t i = 0; i < others.size(); ++i) {
+      if (i < items.size()) items[i].calls += others[i].calls;
+      else items.push_back(others[i]);
+    }
+  };
+  sum(work.kernels, more.kernels);
+  sum(work.collectives, more.collectives);
+}
+
 double CollectiveItem::sent() const {
   return comm::sent_bytes({.collective = collective,
                            .call = call,

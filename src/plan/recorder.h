@@ -64,6 +64,9 @@ struct StepWork {
 StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less, int64_t more,
                   int64_t n);
 
+// Adds the calls of work that the same recorder has taken.
+void add(StepWork& work, const StepWork& more);
+
 // Sums by kernel and type, and by collective and name. seconds: of a call, by item; empty: unknown.
 std::vector<KernelWork> kernel_work(const StepWork& work, std::span<const double> seconds = {});
 std::vector<TrafficWork> traffic_work(const StepWork& work);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "corpus/chat/scored_dataset.h"
 #include "post_training/classification.h"
+#include "post_training/preference.h"
 #include "post_training/reward.h"
 
 namespace megatron::post_training {
@@ -25,6 +26,28 @@ class ChatTask final : public training::Task {
               const std::vector<int32_t>& stops) const override {
     return corpus::open_chats(files, stops);
   }
+};
+
+class PreferenceTask final : public training::Task {
+ public:
+  explicit PreferenceTask(const settings::PreferenceSettings& settings)
+      : objective_(std::make_shared<const PreferenceObjective>(settings)) {}
+
+  Model model(const Model& model, const Vocabulary&) const override {
+    models::require_language_model(model, "--task dpo");
+    return model;
+  }
+  Corpus open(const ExampleFiles& files, const Model&, const std::vector<int32_t>&) const override {
+    const settings::PreferenceSettings& s = objective_->settings();
+    return corpus::open_preferences(files, {.prompts = s.reads_prompts(),
+                                            .unpaired = s.unpaired(),
+                                            .mismatched = s.reads_mismatched()});
+  }
+  std::shared_ptr<const training::Objective> objective() const override { return objective_; }
+  bool needs_reference() const override { return objective_->settings().needs_reference(); }
+
+ private:
+  std::shared_ptr<const PreferenceObjective> objective_;
 };
 
 // The model with a head of these classes, which begins anew unless the model has one of as many.
@@ -103,11 +126,12 @@ class ClassificationTask final : public training::Task {
 
 std::shared_ptr<const training::Task> make_task(const settings::DataSettings& settings) {
   if (settings.task == "sft") return std::make_shared<const ChatTask>();
-  const bool scores = settings.task == "reward" || settings.task == "classify";
-  MG_CHECK(!scores || settings.chat_packing == "bfd" || settings.chat_packing == "none",
-           "--chat-packing {} cuts texts apart, but --task {} scores each at its end: use bfd or "
-           "none",
-           settings.chat_packing, settings.task);
+  MG_CHECK(
+      settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
+      "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",
+      settings.chat_packing, settings.task,
+      settings.task == "dpo" ? "compares completions" : "scores each at its end");
+  if (settings.task == "dpo") return std::make_shared<const PreferenceTask>(settings.preferences);
   if (settings.task == "reward") {
     const double center = settings.center_rewards_coefficient;
     MG_CHECK(std::isfinite(center) && center >= 0,

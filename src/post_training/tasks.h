@@ -1,4 +1,4 @@
-// Training on examples: answers in chats, preferences between texts, labels of texts.
+// Training on examples: answers in chats, preferences between completions or texts, labels.
 #pragma once
 
 #include <memory>

@@ -84,11 +84,6 @@ std::string folder_around(const std::string& path) {
   return whole.parent_path().string();
 }
 
-bool is_model(const std::string& path) {
-  std::error_code error;
-  return fs::exists(fs::path(path) / "config.json", error) || checkpoint::is_adapter(path);
-}
-
 }  // namespace
 
 std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {

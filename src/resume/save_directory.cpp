@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text_parts.h"
+#include "checkpoint/model_directory.h"
 #include "checkpoint/save.h"
 
 namespace megatron::resume {
@@ -148,23 +149,30 @@ void SaveDirectory::recover() const {
   for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
+bool is_model(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::path(path) / "config.json", error) || checkpoint::is_adapter(path);
+}
+
 std::string resolve_model_directory(const std::string& path) {
   std::error_code error;
   MG_CHECK(fs::is_directory(path, error),
            "{} is not a directory; give a Hugging Face model directory or a --save directory",
            path);
-  if (fs::exists(fs::path(path) / "config.json", error)) return path;
+  if (is_model(path)) return path;
   const SaveDirectory directory(path);
   auto iteration = directory.tracked();
   const std::vector<int64_t> saved = directory.iterations();
   // The run ended before its first tracker.
   if (!iteration && !saved.empty()) iteration = saved.back();
-  MG_CHECK(iteration.has_value(),
-           "{} contains neither config.json (a Hugging Face model) nor {} (a --save directory)",
-           path, kTracker);
+  MG_CHECK(
+      iteration.has_value(),
+      "{} contains neither config.json (a Hugging Face model), nor an adapter, nor {} (a --save "
+      "directory)",
+      path, kTracker);
   const std::string found = directory.iteration_path(*iteration);
-  MG_CHECK(fs::exists(fs::path(found) / "config.json", error),
-           "the latest checkpoint in {} is {}, which contains no model", path, found);
+  MG_CHECK(is_model(found), "the latest checkpoint in {} is {}, which contains no model", path,
+           found);
   return found;
 }
 

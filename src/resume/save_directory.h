@@ -57,6 +57,9 @@ class SaveDirectory::Lock {
   int file_;
 };
 
+// True for a directory of a whole model or of an adapter.
+bool is_model(const std::string& path);
+
 // Returns a model directory unchanged, or the checkpoint that the tracker of a --save directory
 // names. Throws Error naming what is missing.
 std::string resolve_model_directory(const std::string& path);

@@ -160,6 +160,7 @@ Json TrainerState::to_json() const {
                     {"data", data},
                     {"train_iters", train_iters},
                     {"layout", layout}};
+  if (!reference.empty()) json.emplace_back("reference", reference);
   if (!gemm_tuning.is_null()) json.emplace_back("gemm_tuning", gemm_tuning);
   if (loss_scale)
     json.emplace_back("loss_scale", Json::Object{{"value", loss_scale->value},
@@ -203,6 +204,7 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
                         .style = schedule.style("weight_decay_incr_style", kDecayStyles)};
   if (json.contains("settings")) state.settings = in.object("settings");
   if (json.contains("train_iters")) state.train_iters = in.count("train_iters");
+  if (json.contains("reference")) state.reference = in.text("reference");
   if (json.contains("gemm_tuning")) state.gemm_tuning = in.object("gemm_tuning");
   state.data = in.object("data");
   state.layout = in.object("layout");
@@ -228,6 +230,8 @@ struct SampleOrder {
     data.builder_threads = plain.builder_threads;
     data.center_rewards_coefficient = plain.center_rewards_coefficient;
     data.preferences = plain.preferences;
+    data.reference_model = plain.reference_model;
+    data.precompute_reference = plain.precompute_reference;
     data.labels = plain.labels;
   }
 

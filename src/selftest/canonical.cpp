@@ -8,10 +8,11 @@ namespace {
 
 // Index on disk of element `index` of the logical order [..., out, in].
 int64_t stored_index(const parallel::CanonicalTensor& part, int64_t index) {
-  if (!part.transposed) return index;
-  const int64_t rows = part.global[-2], columns = part.global[-1], matrix = rows * columns;
-  const int64_t within = index % matrix;
-  return index - within + within % columns * rows + within / columns;
+  const std::vector<int64_t> strides = part.stored_strides();
+  int64_t stored = 0;
+  for (int d = part.global.rank(); d-- > 0; index /= part.global[d])
+    stored += index % part.global[d] * strides[static_cast<size_t>(d)];
+  return stored;
 }
 
 // Calls f(part, index on disk, index within the shard) for every element of a shard that belongs to

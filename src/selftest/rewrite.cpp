@@ -4,7 +4,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "checkpoint/save.h"
+#include "models/adapters/lora_config.h"
 #include "models/stage.h"
 #include "selftest/verify.h"
 #include "training/stored_names.h"
@@ -40,7 +42,8 @@ std::vector<std::string> other_files(const checkpoint::ModelDirectory& directory
   std::vector<std::string> files;
   for (const std::string& name : file_names(directory)) {
     const std::string path = directory.path() + "/" + name;
-    if (name != checkpoint::kConfig && !is_weights(directory, name) && fs::is_regular_file(path))
+    if (name != directory.config_file() && !is_weights(directory, name) &&
+        fs::is_regular_file(path))
       files.push_back(path);
   }
   return files;
@@ -79,6 +82,77 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
   report.compare("tensor bytes", name, static_cast<double>(different), 0);
 }
 
+void compare_file_names(const checkpoint::ModelDirectory& before,
+                        const checkpoint::ModelDirectory& after, Report& report) {
+  const std::set<std::string> had = expected_files(before), has = file_names(after);
+  for (const std::string& file : had)
+    if (!has.contains(file)) report.fail(fmt::format("the file {} was not written", file));
+  for (const std::string& file : has)
+    if (!had.contains(file)) report.fail(fmt::format("the file {} is new", file));
+}
+
+// The tensors that the adapter's own file has, by their names there.
+class TensorsOfAdapter {
+ public:
+  TensorsOfAdapter(std::span<parallel::ParameterSpec* const> tensors,
+                   const training::StoredNames& names,
+                   const checkpoint::ModelDirectory& directory) {
+    placements_.reserve(tensors.size());  // held tensors point into it
+    for (checkpoint::HeldTensor& tensor : checkpoint::held(tensors)) {
+      parallel::Placement& own = placements_.emplace_back();
+      for (parallel::CanonicalTensor part : tensor.placement->tensors) {
+        part.name = names.of(part.name);
+        if (!part.name.starts_with(checkpoint::kAdapterPrefix)) continue;
+        MG_CHECK(
+            directory.find(part.name) != nullptr,
+            "'{}' has no {}: its adapters of experts are parameters of all experts of a layer, "
+            "which --rewrite cannot write again",
+            directory.path(), part.name);
+        own.tensors.push_back(part);
+      }
+      tensor.placement = &own;
+      if (!own.tensors.empty()) held_.push_back(tensor);
+    }
+  }
+  const std::vector<checkpoint::HeldTensor>& held() const { return held_; }
+
+ private:
+  std::vector<parallel::Placement> placements_;
+  std::vector<checkpoint::HeldTensor> held_;
+};
+
+// PEFT writes no newline at the end of adapter_config.json; editors do.
+std::string without_last_newline(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+// Writes the loaded adapter to `out` and compares every byte of its files.
+void rewrite_adapter(const checkpoint::ModelDirectory& before, const models::LoraConfig& config,
+                     const TensorsOfAdapter& tensors, const std::string& out, Stream& stream,
+                     Report& report) {
+  checkpoint::save(out,
+                   {.config = models::to_json(config),
+                    .is_adapter = true,
+                    .model = tensors.held(),
+                    .dtype = [&](const std::string& name) { return before.find(name)->dtype; },
+                    .like = &before,
+                    .copied_files = other_files(before)},
+                   stream);
+  const checkpoint::ModelDirectory after(out, {.base = before.base_path()});
+  for (const std::string& name : before.tensor_names())
+    if (name.starts_with(checkpoint::kAdapterPrefix))
+      compare_tensor(before, after, name, name, report);
+  for (const std::string_view name : {checkpoint::kAdapterConfig, checkpoint::kAdapterFile}) {
+    const std::string file = fmt::format("/{}", name);
+    if (!fs::exists(before.path() + file)) continue;  // in torch.save's format
+    const bool same = without_last_newline(read_file(before.path() + file)) ==
+                      without_last_newline(read_file(out + file));
+    report.compare("files", std::string(name), same ? 0 : 1, 0);
+  }
+  compare_file_names(before, after, report);
+}
+
 }  // namespace
 
 Report verify_rewrite(const std::string& directory, const std::string& out,
@@ -86,7 +160,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out,
   Report report(fmt::format("{} written again as {}", directory, out));
   const checkpoint::ModelDirectory before(directory, reading);
   const std::vector<std::string> names = before.tensor_names();
-  const models::Model definition = models::model_from_directory(directory);
+  const models::Model definition = models::model_of(before);
   const bool wide = std::ranges::any_of(
       names, [&](const std::string& name) { return before.find(name)->dtype == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
@@ -95,6 +169,11 @@ Report verify_rewrite(const std::string& directory, const std::string& out,
   const training::WholeModel whole = training::whole_model(*model);
   training::load_weights(before, checkpoint::held(tensors), whole);
   const training::StoredNames stored(whole, before);
+  if (before.is_adapter()) {
+    rewrite_adapter(before, *definition->adapter(), {tensors, stored, before}, out,
+                    runtime.stream(), report);
+    return report;
+  }
   checkpoint::save(
       out,
       {.config = before.config(),
@@ -126,11 +205,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out,
   for (const std::string& name : after.tensor_names())
     if (before.find(stored.of(name)) == nullptr) report.fail(fmt::format("{} is new", name));
   if (!(before.config() == after.config())) report.fail("config.json changed");
-  const std::set<std::string> had = expected_files(before), has = file_names(after);
-  for (const std::string& file : had)
-    if (!has.contains(file)) report.fail(fmt::format("the file {} was not written", file));
-  for (const std::string& file : has)
-    if (!had.contains(file)) report.fail(fmt::format("the file {} is new", file));
+  compare_file_names(before, after, report);
   return report;
 }
 

@@ -16,15 +16,18 @@
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
+#include "training/merged_adapter.h"
 #include "training/whole_model.h"
 
 namespace megatron::selftest {
 namespace {
 
+constexpr std::string_view kMerged = "merged.";
+
 // Results of a model on a batch, gathered from its ranks.
 struct Results {
   std::mutex mutex;
-  TensorMap values;                                      // "hidden.0", "hidden.head", "logits"
+  TensorMap values;  // "hidden.0", "hidden.head", "logits", "merged.logits"
   std::map<int64_t, std::vector<double>> router_logits;  // [T,E], by layer
   GatheredTensors gradients;
   double loss = 0, divisor = 1;
@@ -54,16 +57,20 @@ class RouterWatcher final : public kernels::Observer {
 // One rank's part of a model.
 class Subject {
  public:
+  // merged: gives the weights in place of the directory.
   Subject(const checkpoint::ModelDirectory& directory, const models::Model& model,
-          DeviceKind device, const VerifyOptions& options, comm::Group& world)
+          DeviceKind device, const VerifyOptions& options, comm::Group& world,
+          const training::MergedAdapter* merged = nullptr)
       : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
         multiple_(options.length_multiple()),
         model_(model, type_, 0, options.layout(), world, runtime_,
                {.data_parallel = {.sharding = options.sharding}}),
         device_batch_(runtime_, type_) {
-    training::load_weights(directory, model_.held(), training::whole_model(model, type_),
-                           {.tells = world.rank() == 0});
+    const training::WholeModel whole = training::whole_model(model, type_);
+    if (merged == nullptr)
+      training::load_weights(directory, model_.held(), whole, {.tells = world.rank() == 0});
+    else training::load_merged(*merged, model_.held(), whole, runtime_.stream().pool());
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 
@@ -215,7 +222,9 @@ std::vector<double> without_padding(std::vector<double> values, const ExpectedBa
 void compare_forward(Expected& expected, const Results& results, const ExpectedBatch& batch,
                      Report& report) {
   MG_CHECK(expected.contains("logits"), "expected.safetensors has no logits");
-  for (const auto& [name, values] : results.values) {
+  for (const auto& [result, values] : results.values) {
+    const bool merged = result.starts_with(kMerged);
+    const std::string name = merged ? result.substr(kMerged.size()) : result;
     if (!expected.contains(name)) continue;
     const bool logits = name == "logits";
     const double difference =
@@ -223,8 +232,32 @@ void compare_forward(Expected& expected, const Results& results, const ExpectedB
             ? largest_difference(scores(values, batch), expected.doubles(name))
             : largest_difference(without_padding(values, batch),
                                  without_padding(expected.doubles(name), batch));
-    report.compare(logits ? "logits" : "hidden states", name, difference,
-                   tolerance::kGoldenLogitsAbsolute);
+    report.compare(merged   ? "merged model"
+                   : logits ? "logits"
+                            : "hidden states",
+                   name, difference, tolerance::kGoldenLogitsAbsolute);
+  }
+}
+
+// Compares the weights with the adapter merged into them, if they are expected.
+void compare_merged(Expected& expected, const training::MergedAdapter& merged, int threads,
+                    Report& report) {
+  if (std::ranges::none_of(expected.names(),
+                           [](const std::string& name) { return name.starts_with(kMerged); }))
+    return;
+  ThreadPool pool(threads);
+  for (const training::MergedAdapter::Change& change : merged.changes()) {
+    const std::string key = std::string(kMerged) + change.name;
+    if (!expected.contains(key)) {
+      report.fail(fmt::format("{} is not in expected.safetensors", key));
+      continue;
+    }
+    const std::vector<double> wanted = expected.doubles(key);
+    const double difference =
+        difference_norm(checkpoint::SafetensorsFile::doubles_of(
+                            merged.merged(change, pool), merged.base().find(change.stored)->dtype),
+                        wanted);
+    report.compare("merged weights", key, difference, tolerance::kMergedFp32 * norm(wanted));
   }
 }
 
@@ -346,8 +379,10 @@ std::string VerifyOptions::text() const {
 
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
   const checkpoint::ModelDirectory files(directory, options.reading);
-  const models::Model model =
-      models::model_of(files)->with({.hidden_dropout = 0, .attention_dropout = 0});
+  const models::ModelChanges no_dropout = {.hidden_dropout = 0, .attention_dropout = 0};
+  const models::Model model = models::model_of(files)->with(no_dropout);
+  std::optional<training::MergedAdapter> merged;
+  if (files.is_adapter()) merged.emplace(files);
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");
@@ -363,12 +398,19 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
       std::unique_ptr<comm::Group> made;
-      Subject subject(files, model, device, options, comm::for_device(world, {device, 0}, made));
-      subject.forward(batch.host, "", results);
-      if (greedy) subject.forward(*greedy, "greedy.", results);
-      subject.backward(batch, results);
+      comm::Group& ranks = comm::for_device(world, {device, 0}, made);
+      {
+        Subject subject(files, model, device, options, ranks);
+        subject.forward(batch.host, "", results);
+        if (greedy) subject.forward(*greedy, "greedy.", results);
+        subject.backward(batch, results);
+      }
+      if (merged)
+        Subject(files, merged->model()->with(no_dropout), device, options, ranks, &*merged)
+            .forward(batch.host, std::string(kMerged), results);
     });
     compare_forward(expected, results, batch, report);
+    if (merged) compare_merged(expected, *merged, options.threads, report);
     compare_routers(expected, results, model, batch, report);
     compare_gradients(expected, results, model, report);
     if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);

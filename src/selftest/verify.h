@@ -44,7 +44,9 @@ struct VerifyOptions {
 };
 
 // Compares, for weights of any stored type: logits (or scores), loss, the gradient of every stored
-// tensor, inputs and outputs of each layer, and 12 greedy tokens after input_ids[0,:8].
+// tensor, inputs and outputs of each layer, and 12 greedy tokens after input_ids[0,:8]. Of an
+// adapter, also the weights with it merged into them ("merged.NAME"), and the logits of the model
+// that has these.
 // verify_batch.h defines the contents of the file. A tensor of the file that was not compared is a
 // failure. Returns one report per device. Throws Error if the directory or its inputs cannot be
 // used.
@@ -52,7 +54,9 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
 
 // Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
 // name, type, shape, file and bytes of every tensor that the model needs. Files of weights written
-// by torch.save are compared by their names in safetensors (checkpoint::safetensors_name).
+// by torch.save are compared by their names in safetensors (checkpoint::safetensors_name). Of an
+// adapter, its configuration and its file of tensors must have the same bytes, but for a newline at
+// the end.
 Report verify_rewrite(const std::string& directory, const std::string& out,
                       const checkpoint::ReadingOptions& reading = {});
 

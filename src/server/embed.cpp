@@ -42,7 +42,7 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   for (const Prompt& input : inputs) {
     if (request.client_gone()) throw ClientGone();
     if (deadline && Clock::now() > *deadline) throw deadline_exceeded();
-    const std::vector<float> values = api.engine.embedding(input.tokens);
+    const std::vector<float> values = api.engine.embedding(input.tokens, api.model.adapter());
     data.emplace_back(
         Json::Object{{"object", "embedding"},
                      {"index", std::ssize(data)},

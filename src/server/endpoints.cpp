@@ -22,13 +22,15 @@ std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens) {
 
 namespace {
 
-Json description(const TextModel& model) {
+// parent: the model that it is an adapter of; null: none.
+Json description(const TextModel& model, const TextModel* parent = nullptr) {
   Json::Object object = {{"id", model.name()},
                          {"object", "model"},
                          {"created", model.created()},
                          {"owned_by", "megatron"},
                          {"max_model_len", model.context()},
                          {"chat", model.has_chat_template()}};
+  if (parent != nullptr) object.emplace_back("parent", parent->name());
   const std::vector<std::string>& labels = model.facts().label_names;
   if (model.scores()) object.emplace_back("labels", Json::Array(labels.begin(), labels.end()));
   return Json(std::move(object));
@@ -39,6 +41,8 @@ Json description(const TextModel& model) {
 HttpAnswer list_models(const Api& api, const HttpRequest&) {
   Json::Array models;
   models.push_back(description(api.model));
+  for (const auto& adapter : api.adapters.all())
+    models.push_back(description(*adapter, &api.model));
   return {.body = Json(Json::Object{{"object", "list"}, {"data", std::move(models)}}).dump()};
 }
 
@@ -46,6 +50,8 @@ HttpAnswer show_model(const Api& api, const HttpRequest& request) {
   std::string_view id = request.path;  // already decoded by the HTTP server
   id.remove_prefix(std::string_view("/v1/models/").size());
   if (id.ends_with('/')) id.remove_suffix(1);
+  if (const auto adapter = api.adapters.find(id))
+    return {.body = description(*adapter, &api.model).dump()};
   check_model(id, api.model);
   return {.body = description(api.model).dump()};
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "server/adapters.h"
 #include "server/engines.h"
 #include "server/generation.h"
 #include "server/http/http_server.h"
@@ -13,8 +14,9 @@ namespace megatron::server {
 
 // Objects that the endpoints use, from many threads at once.
 struct Api {
-  const TextModel& model;
+  const TextModel& model;  // the one that the request names
   Engines& engine;
+  Adapters& adapters;
   std::chrono::duration<double> request_timeout{600};
 
   std::optional<Clock::time_point> deadline() const {
@@ -34,6 +36,8 @@ HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);
 HttpAnswer reload(const Api& api, const HttpRequest& request);
+HttpAnswer load_adapter(const Api& api, const HttpRequest& request);
+HttpAnswer unload_adapter(const Api& api, const HttpRequest& request);
 
 // Token counts of a reply, as its `usage`. cached: prompt tokens taken from the cache.
 Json usage(int64_t prompt_tokens, int64_t generated_tokens, int64_t cached);

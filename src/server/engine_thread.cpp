@@ -102,9 +102,10 @@ void EngineThread::post(Work work) {
   wake_.notify_one();
 }
 
-std::vector<float> EngineThread::embedding(std::vector<int32_t> tokens) {
+std::vector<float> EngineThread::embedding(std::vector<int32_t> tokens,
+                                           std::shared_ptr<const inference::Adapter> adapter) {
   std::vector<float> values;
-  Work task([&](inference::Engine& engine) { values = engine.embedding(tokens); });
+  Work task([&](inference::Engine& engine) { values = engine.embedding(tokens, adapter.get()); });
   std::future<void> done = task.get_future();
   post(std::move(task));
   done.get();
@@ -112,13 +113,13 @@ std::vector<float> EngineThread::embedding(std::vector<int32_t> tokens) {
 }
 
 std::future<int64_t> EngineThread::cached_tokens(const std::vector<inference::Request>& requests) {
-  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::pair<std::vector<int32_t>, uint64_t>> prompts;
   for (const inference::Request& request : requests)
-    if (request.logprobs < 0) prompts.push_back(request.prompt);
+    if (request.logprobs < 0) prompts.emplace_back(request.prompt, request.adapter_number());
   auto answer = std::make_shared<std::promise<int64_t>>();
   post(Work([answer, prompts = std::move(prompts)](inference::Engine& engine) {
     int64_t sum = 0;
-    for (const auto& prompt : prompts) sum += engine.cached_tokens(prompt);
+    for (const auto& [prompt, adapter] : prompts) sum += engine.cached_tokens(prompt, adapter);
     answer->set_value(sum);
   }));
   return answer->get_future();
@@ -213,7 +214,8 @@ void EngineThread::take(inference::Engine& engine, Submission& submission) {
   try {
     for (inference::Request& request : submission.requests) {
       const bool scored = request.logprobs >= 0;  // its prompt must be recomputed
-      submission.mailbox->cached.push_back(scored ? 0 : engine.cached_tokens(request.prompt));
+      submission.mailbox->cached.push_back(
+          scored ? 0 : engine.cached_tokens(request.prompt, request.adapter_number()));
       ids.push_back(engine.submit(std::move(request)));
     }
   } catch (...) {

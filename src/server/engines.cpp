@@ -154,10 +154,11 @@ std::unique_ptr<EngineCall> Engines::submit(std::vector<inference::Request> requ
   return nullptr;  // unreachable: there is at least one
 }
 
-std::vector<float> Engines::embedding(std::vector<int32_t> tokens) {
+std::vector<float> Engines::embedding(std::vector<int32_t> tokens,
+                                      std::shared_ptr<const inference::Adapter> adapter) {
   const std::shared_ptr<EngineSet> set = current();
   return (*std::ranges::min_element(set->engines(), {}, &EngineThread::active))
-      ->embedding(std::move(tokens));
+      ->embedding(std::move(tokens), std::move(adapter));
 }
 
 // The new engines need as much memory as the current ones use.

@@ -49,7 +49,8 @@ class Engines {
   // the one with the fewest texts, and to another one if that is full.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
-  std::vector<float> embedding(std::vector<int32_t> tokens);
+  std::vector<float> embedding(std::vector<int32_t> tokens,
+                               std::shared_ptr<const inference::Adapter> adapter = nullptr);
 
   // Loads the weights of a directory, or the current contents of the directory being served.
   // Requests submitted after it has returned use the new weights, and none of the earlier weights'

@@ -27,6 +27,7 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   plan.request.max_tokens = room;
   plan.request.sampling = parameters.sampling(seed);
   plan.request.end_tokens = parameters.end_tokens(model);
+  plan.request.adapter = model.adapter();
   plan.request.priority = parameters.priority;
   if (parameters.grammar) {
     plan.request.grammar = parameters.grammar;

@@ -23,6 +23,7 @@ ScoredTexts score(const Api& api, const ScoreRequest& r, const HttpRequest& requ
   for (const auto& text : r.texts) {
     scored.tokens += std::ssize(text);
     requests.push_back(inference::score_request(facts, text, requests.size()));
+    requests.back().adapter = api.model.adapter();
     requests.back().priority = r.priority;
   }
   const auto call = api.engine.submit(std::move(requests), api.deadline());

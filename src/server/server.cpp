@@ -3,9 +3,10 @@
 namespace megatron::server {
 
 Server::Server(const TextModel& model, ServedWeights weights, const ServerOptions& options)
-    : engines_(std::move(weights), options, metrics_),
-      service_({model, engines_, std::chrono::duration<double>(options.request_timeout)}, metrics_,
-               options.service),
+    : adapters_(model, options.adapters),  // before the caches, which share the memory that is left
+      engines_(std::move(weights), options, metrics_),
+      service_({model, engines_, adapters_, std::chrono::duration<double>(options.request_timeout)},
+               metrics_, options.service),
       http_(options.http, service_),
       port_(http_.start(options.host, static_cast<int>(options.port))) {}
 

@@ -14,6 +14,7 @@ struct ServerOptions : EnginesOptions {
   double request_timeout = 600;  // seconds
   HttpLimits http;
   ServiceOptions service;
+  AdapterOptions adapters;
 };
 
 // The model must outlive it.
@@ -33,6 +34,7 @@ class Server {
 
  private:
   Metrics metrics_;
+  Adapters adapters_;
   Engines engines_;
   Service service_;
   HttpServer http_;

@@ -55,12 +55,28 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/detokenize", &Service::of_api<detokenize>},
       {"PUT", "/api", &Service::of_api<megatron_generate>, Route::Who::with_key, Route::Of::texts},
       {"POST", "/admin/reload", &Service::of_api<reload>, Route::Who::admin},
+      {"POST", "/v1/load_lora_adapter", &Service::of_api<load_adapter>},
+      {"POST", "/v1/unload_lora_adapter", &Service::of_api<unload_adapter>},
       {"GET", "/metrics", &Service::metrics},
       {"GET", "/", &Service::page, Route::Who::anyone, Route::Of::texts},
       {"GET", "/health", &Service::health, Route::Who::anyone},
       {"GET", "/v1/health", &Service::health, Route::Who::anyone},
   };
   return kRoutes;
+}
+
+std::shared_ptr<const TextModel> Service::named_adapter(const HttpRequest& request) const {
+  if (request.body.empty() || api_.adapters.empty()) return nullptr;
+  const Json body = parse_body(request.body);
+  const Json* const name = body.find("model");
+  return name == nullptr || !name->is_string() ? nullptr : api_.adapters.find(name->as_string());
+}
+
+HttpAnswer Service::kept(HttpAnswer answer, std::shared_ptr<const TextModel> model) {
+  if (answer.stream)
+    answer.stream = [model = std::move(model), stream = std::move(answer.stream)](
+                        const StreamWriter& writer) { return stream(writer); };
+  return answer;
 }
 
 bool Service::Route::has(std::string_view asked) const {

@@ -41,8 +41,15 @@ class Service final : public HttpHandler {
   };
   template <HttpAnswer (*Endpoint)(const Api&, const HttpRequest&)>
   HttpAnswer of_api(const HttpRequest& request) const {
-    return Endpoint(api_, request);
+    const std::shared_ptr<const TextModel> adapter = named_adapter(request);
+    if (adapter == nullptr) return Endpoint(api_, request);
+    return kept(Endpoint({*adapter, api_.engine, api_.adapters, api_.request_timeout}, request),
+                adapter);
   }
+  // The adapter that the body of a request names; null: none.
+  std::shared_ptr<const TextModel> named_adapter(const HttpRequest& request) const;
+  // The answer keeps what its stream reads.
+  static HttpAnswer kept(HttpAnswer answer, std::shared_ptr<const TextModel> model);
   HttpAnswer health(const HttpRequest& request) const;
   HttpAnswer metrics(const HttpRequest& request) const;
   HttpAnswer page(const HttpRequest& request) const;

@@ -1,5 +1,7 @@
 #include "server/text_model.h"
 
+#include <ctime>
+
 #include "server/api_error.h"
 #include "server/plain_chat.h"
 
@@ -19,20 +21,31 @@ ToolFormat tool_format_of(std::string_view source) {
 }
 
 TextModel::TextModel(Parts parts)
-    : parts_(std::move(parts)),
-      has_chat_template_(!parts_.chat.empty()),
-      grammars_(std::make_unique<Grammars>(parts_.tokenizer)) {
+    : name_(parts.name),
+      parts_(std::make_shared<Parts>(std::move(parts))),
+      created_(parts_->created),
+      has_chat_template_(!parts_->chat.empty()),
+      grammars_(std::make_shared<Grammars>(parts_->tokenizer)) {
   if (!has_chat_template_) {
-    parts_.chat.set_template(std::string(kPlainChatTemplate), "of plain chats");
+    parts_->chat.set_template(std::string(kPlainChatTemplate), "of plain chats");
     return;
   }
-  const std::string& source = parts_.chat.source(true);
+  const std::string& source = parts_->chat.source(true);
   tool_format_ = tool_format_of(source);
   reasons_ = has(source, "</think>");
   for (const char* token : {"[TOOL_CALLS]", "<|python_tag|>", "<tool_call>", "</tool_call>"}) {
     const std::optional<int32_t> id = tokenizer().token_id(token);
     if (id && tokenizer().is_special(*id)) tool_tokens_.push_back(*id);
   }
+}
+
+TextModel TextModel::with_adapter(const std::string& name,
+                                  std::shared_ptr<const inference::Adapter> adapter) const {
+  TextModel other = *this;
+  other.name_ = name;
+  other.adapter_ = std::move(adapter);
+  other.created_ = static_cast<int64_t>(std::time(nullptr));
+  return other;
 }
 
 std::vector<int32_t> TextModel::encode(std::string_view text, bool add_special_tokens) const {

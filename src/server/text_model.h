@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "inference/adapter.h"
 #include "models/facts.h"
 #include "server/grammars.h"
 #include "tokenizers/chat/chat_template.h"
@@ -34,19 +36,24 @@ class TextModel {
     models::ModelFacts facts = {};         // by default of a language model
   };
   explicit TextModel(Parts parts);
+  // The same model, with an adapter, under another name.
+  TextModel with_adapter(const std::string& name,
+                         std::shared_ptr<const inference::Adapter> adapter) const;
 
-  const std::string& name() const { return parts_.name; }
-  const tokenizers::Tokenizer& tokenizer() const { return parts_.tokenizer; }
-  const std::vector<int32_t>& end_tokens() const { return parts_.end_tokens; }
-  int64_t vocabulary() const { return parts_.tokenizer.vocabulary_size(); }
-  int64_t context() const { return parts_.context; }
-  int64_t created() const { return parts_.created; }
-  const models::ModelFacts& facts() const { return parts_.facts; }
-  bool scores() const { return parts_.facts.score_labels > 0; }  // it generates no text then
+  const std::string& name() const { return name_; }
+  // Null: the model itself.
+  const std::shared_ptr<const inference::Adapter>& adapter() const { return adapter_; }
+  const tokenizers::Tokenizer& tokenizer() const { return parts_->tokenizer; }
+  const std::vector<int32_t>& end_tokens() const { return parts_->end_tokens; }
+  int64_t vocabulary() const { return parts_->tokenizer.vocabulary_size(); }
+  int64_t context() const { return parts_->context; }
+  int64_t created() const { return created_; }
+  const models::ModelFacts& facts() const { return parts_->facts; }
+  bool scores() const { return parts_->facts.score_labels > 0; }  // it generates no text then
 
   bool has_chat_template() const { return has_chat_template_; }
   // The model's template, or the plain one.
-  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
+  const tokenizers::ChatTemplate& chat() const { return parts_->chat; }
   ToolFormat tool_format() const { return tool_format_; }
   bool reasons() const { return reasons_; }  // whether its template knows <think>
   // Special tokens that begin a tool call; they are part of the text if tools are given.
@@ -60,12 +67,15 @@ class TextModel {
   std::string token_bytes(int32_t id) const;
 
  private:
-  Parts parts_;
+  std::string name_;
+  std::shared_ptr<Parts> parts_;  // shared by the models of a base and its adapters
+  std::shared_ptr<const inference::Adapter> adapter_;
+  int64_t created_;
   bool has_chat_template_;
   ToolFormat tool_format_ = ToolFormat::none;
   bool reasons_ = false;
   std::vector<int32_t> tool_tokens_;
-  std::unique_ptr<Grammars> grammars_;
+  std::shared_ptr<Grammars> grammars_;
 };
 
 // Determines the format from a template's source.

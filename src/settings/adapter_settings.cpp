@@ -83,7 +83,7 @@ std::vector<int64_t> numbers_of(std::string_view flag, const std::vector<std::st
 }
 
 // What an adapter in a directory says itself.
-constexpr std::string_view kLeftToDirectory[] = {"adapter", "lora-dropout", "lora-plus-ratio"};
+constexpr std::string_view kLeftToDirectory[] = {"adapter", "lora-plus-ratio"};
 
 }  // namespace
 
@@ -98,13 +98,14 @@ void AdapterSettings::fields(Fields& f) {
   f.begin_mode([this] { return any() ? "" : "neither --lora-rank nor --adapter is given"; });
   f.add("lora-alpha", &alpha,
         "the adapters' products are scaled by alpha / rank; default the rank, for a scale of 1");
-  f.add("lora-dropout", &dropout,
-        "probability that an element of an adapter's input is zeroed in training; default 0, or "
-        "that of --adapter");
   f.add("lora-target", &targets,
         "modules with an adapter: names or their ends after a dot (q_proj), one pattern of whole "
-        "names (a regular expression of Python), or all-linear: every linear module but the "
-        "output head; default all-linear");
+        "names (a regular expression of Python), or all-linear: every linear module, experts' too, "
+        "but the output head; default all-linear");
+  f.add("lora-target-parameters", &target_parameters,
+        "parameters of all experts of a layer with an adapter for each expert, by their names or "
+        "ends (experts.gate_up_proj experts.down_proj), beside --lora-target; for models whose "
+        "experts are no modules (gpt-oss, Llama 4)");
   f.add("lora-exclude", &excluded,
         "modules without an adapter among those of --lora-target: names or one pattern");
   f.add("lora-layers", &layers,
@@ -124,9 +125,6 @@ void AdapterSettings::fields(Fields& f) {
        {"all", models::LoraBias::all},
        {"lora_only", models::LoraBias::lora_only}},
       "biases of the model that are trained: none, all, or those of modules with an adapter");
-  f.add("lora-token-indices", &tokens,
-        "ids and ranges of ids (5 100-110) of the tokens whose rows of the input embedding are "
-        "trained");
   f.add_switch("use-rslora", &rank_stabilized, true,
                "scale by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)");
   f.add_switch("use-dora", &weight_decomposed, true,
@@ -139,8 +137,6 @@ void AdapterSettings::fields(Fields& f) {
 void AdapterSettings::check() const {
   if (!any()) return;
   MG_CHECK(!directory || !directory->empty(), "--adapter is empty; give the name of a folder");
-  MG_CHECK(!dropout || (*dropout >= 0 && *dropout < 1),
-           "--lora-dropout is {}; it must lie in [0, 1)", dropout.value_or(0));
   MG_CHECK(plus_ratio > 0, "--lora-plus-ratio is {}; it must be positive", plus_ratio);
   if (!directory) return static_cast<void>(from_flags());
   AdapterSettings given = *this, none;
@@ -157,7 +153,6 @@ models::LoraConfig AdapterSettings::from_flags() const {
   MG_CHECK(!alpha || *alpha > 0, "--lora-alpha is {}; it must be positive", alpha.value_or(0));
   models::LoraConfig config{.rank = rank,
                             .alpha = alpha.value_or(static_cast<double>(rank)),
-                            .dropout = dropout.value_or(0),
                             .rank_stabilized = rank_stabilized,
                             .weight_decomposed = weight_decomposed,
                             .bias = bias};
@@ -166,6 +161,8 @@ models::LoraConfig AdapterSettings::from_flags() const {
   MG_CHECK(all == targets.end() || targets.size() == 1,
            "--lora-target has all-linear and other values; all-linear stands alone");
   if (!config.all_linear) config.targets = modules_of("lora-target", targets);
+  check_not_empty("lora-target-parameters", target_parameters);
+  config.target_parameters = target_parameters;
   config.excluded = modules_of("lora-exclude", excluded);
   config.layers_to_transform = numbers_of("lora-layers", layers);
   MG_CHECK(layers.empty() || !config.targets.names.empty(),
@@ -176,12 +173,6 @@ models::LoraConfig AdapterSettings::from_flags() const {
   config.alpha_pattern = patterns_of<double>("lora-alpha-pattern", alpha_pattern, "an alpha");
   check_not_empty("lora-modules-to-save", modules_to_save);
   config.modules_to_save = modules_to_save;
-  if (!tokens.empty())
-    config.trainable_token_indices.emplace_back("", numbers_of("lora-token-indices", tokens));
-  MG_CHECK(
-      tokens.empty() || std::ranges::find(modules_to_save, "embed_tokens") == modules_to_save.end(),
-      "--lora-token-indices trains rows of embed_tokens, which --lora-modules-to-save trains "
-      "whole; give one of the two");
   models::check(config, "the adapter of the --lora flags");
   return config;
 }
@@ -189,16 +180,16 @@ models::LoraConfig AdapterSettings::from_flags() const {
 models::LoraConfig AdapterSettings::from_directory() const {
   const std::string path = *directory + "/adapter_config.json";
   models::LoraConfig config = models::lora_from_json(Json::read(path), path);
-  if (dropout) config.dropout = *dropout;
-  models::check(config, path + " with --lora-dropout");
   return config;
 }
 
 std::optional<models::LoraConfig> AdapterSettings::config() const {
   check();
-  if (directory) return from_directory();
-  if (rank > 0) return from_flags();
-  return {};
+  std::optional<models::LoraConfig> config;
+  if (directory) config = from_directory();
+  else if (rank > 0) config = from_flags();
+  if (config) config->b_rate = plus_ratio;
+  return config;
 }
 
 }  // namespace megatron::settings

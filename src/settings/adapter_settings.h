@@ -11,11 +11,11 @@
 namespace megatron::settings {
 
 struct AdapterSettings {
-  int64_t rank = 0;             // 0: no new adapter
-  std::optional<double> alpha;  // default: the rank, for a scale of 1
-  std::optional<double> dropout;
+  int64_t rank = 0;                  // 0: no new adapter
+  std::optional<double> alpha;       // default: the rank, for a scale of 1
   std::vector<std::string> targets;  // default: all-linear
-  std::vector<std::string> excluded, rank_pattern, alpha_pattern, layers, modules_to_save, tokens;
+  std::vector<std::string> excluded, rank_pattern, alpha_pattern, layers, modules_to_save;
+  std::vector<std::string> target_parameters;
   models::LoraBias bias = models::LoraBias::none;
   bool rank_stabilized = false, weight_decomposed = false;
   double plus_ratio = 1;                 // learning rate of B by that of A

@@ -59,10 +59,11 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
-  f.add("task", &task, {"pretrain", "sft", "reward", "classify"},
+  f.add("task", &task, {"pretrain", "sft", "dpo", "reward", "classify"},
         "what is trained: pretrain (the next tokens of --data-path's token files), or, from files "
-        "of JSON lines or JSON arrays, sft (answers in chats), reward (a score that is higher for "
-        "the chosen one of two texts) or classify (a label for each text)");
+        "of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences between "
+        "completions), reward (a score that is higher for the chosen one of two texts) or classify "
+        "(a label for each text)");
   f.add("labels", &labels,
         "names of the classes of --task classify, in the order of the scores; default: those of "
         "the model's head, or else those in the data, sorted");
@@ -82,6 +83,16 @@ void DataSettings::fields(Fields& f) {
   f.begin_group("preferences");
   const size_t first = f.all().size();
   preferences.fields(f);
+  f.add("reference-model", &reference_model,
+        "Hugging Face directory of the reference model, of the trained model's shape; default: the "
+        "weights that the run begins with");
+  f.add_switch("precompute-reference", &precompute_reference, true,
+               "compute the reference model's log-probabilities once, before the first step, and "
+               "keep them in a file next to the data or in --data-cache-path, so that no second "
+               "model is in memory");
+  f.of({"reference-model", "precompute-reference"}, [this] {
+    return preferences.needs_reference() ? "" : "this --preference-loss reads no reference model";
+  });
   for (Field& field : std::span(f.all()).subspan(first))
     field.idle = [this, idle = std::move(field.idle)]() -> std::string {
       if (task != "dpo") return "--task is " + task;

@@ -22,10 +22,12 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
-  std::string task = "pretrain";  // or sft, reward, classify
+  std::string task = "pretrain";  // or sft, dpo, reward, classify
   std::vector<std::string> labels;
   double center_rewards_coefficient = 0;
   PreferenceSettings preferences;
+  std::optional<std::string> reference_model;
+  bool precompute_reference = false;
   std::string chat_packing = "bfd", chat_truncation = "keep_start";
   std::optional<std::string> chat_template;
 

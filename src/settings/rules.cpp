@@ -84,8 +84,8 @@ const std::vector<Rule> kRules = {
     {flags, "train-iters|train-samples", "epochs",
      "--{flag} {value} and --epochs {epochs} are both given; give one"},
     {flags, "epochs", "!task",
-     "--epochs {epochs} counts passes over the examples of --task sft, reward or classify; give "
-     "--train-iters or --train-samples to train on token files"},
+     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward or classify; "
+     "give --train-iters or --train-samples to train on token files"},
     {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
      "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
     {flags, "extend-to-iters", "epochs",
@@ -135,8 +135,14 @@ const std::vector<Rule> kRules = {
      "task",
      "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
-     "--{flag} {value} has no effect without --task sft, reward or classify: add it, or leave "
+     "--{flag} {value} has no effect without --task sft, dpo, reward or classify: add it, or leave "
      "--{flag} out"},
+    {flags, "no-calculate-per-token-loss", "task=dpo",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task dpo "
+     "is a mean over pairs or completions: leave it out"},
+    {flags, "moe-use-upcycling", "task=dpo",
+     "--moe-use-upcycling makes a model that is not trained yet; train it first, then give it to "
+     "--task dpo"},
     {flags, "no-calculate-per-token-loss", "task=reward",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
      "reward is a mean over pairs: leave it out"},

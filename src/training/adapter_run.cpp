@@ -1,13 +1,19 @@
 #include "training/adapter_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/safetensors.h"
+#include "models/adapters/adapter_directory.h"
 #include "models/adapters/adapter_rules.h"
+#include "models/adapters/expert_modules.h"
 #include "models/stage.h"
+#include "training/stored_names.h"
 
 namespace megatron::training {
 namespace {
@@ -17,30 +23,132 @@ std::unique_ptr<models::Stage> shape_of(const models::Model& model) {
   return model.build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
 }
 
-std::string last_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+// Calls f for a module's name and its ends after dots, the shortest first, until it returns true.
+template <class F>
+void for_each_end(std::string_view module, F&& f) {
+  for (size_t dot = module.rfind('.'); dot != module.npos && dot > 0;
+       dot = module.rfind('.', dot - 1))
+    if (f(module.substr(dot + 1))) return;
+  f(module);
+}
 
-// The ends of the modules' names, if no other module ends so; else the modules.
+// The shortest ends of the modules' names with which no other module's name ends.
 std::vector<std::string> targets_of(const models::AdaptedModules& modules) {
-  std::set<std::string> ends;
-  for (const auto& [module, adapter] : modules.adapted) ends.insert(last_name(module));
-  const bool ambiguous = std::ranges::any_of(modules.all, [&](const std::string& module) {
-    return ends.contains(last_name(module)) && !modules.adapted.contains(module);
-  });
-  std::vector<std::string> targets;
-  if (!ambiguous) return {ends.begin(), ends.end()};
-  for (const auto& [module, adapter] : modules.adapted) targets.push_back(module);
-  return targets;
+  std::set<std::string_view> others;
+  for (const std::string& module : modules.all)
+    if (!modules.adapted.contains(module))
+      for_each_end(module, [&](std::string_view end) {
+        others.insert(end);
+        return false;
+      });
+  std::set<std::string> targets;
+  for (const auto& [module, adapter] : modules.adapted)
+    for_each_end(module, [&](std::string_view end) {
+      const bool own = !others.contains(end);
+      if (own) targets.emplace(end);
+      return own;
+    });
+  return {targets.begin(), targets.end()};
+}
+
+// Pattern of the same matrix of all experts of a layer, whose adapters are alike.
+std::string of_all_experts(std::string module) {
+  if (const auto expert = models::expert_module(module)) {
+    const std::string number = "." + std::to_string(expert->number) + ".";
+    module.replace(module.rfind(number), number.size(), ".[0-9]+.");
+  }
+  return module;
+}
+
+// Puts experts' modules in the place of the parameters that were targets, with the ranks and alphas
+// of these. They are among the targets.
+void name_experts(const models::AdaptedModules& modules, models::LoraConfig& config) {
+  config.target_parameters = {};
+  config.layers_to_transform = {};
+  config.layers_pattern = {};
+  for (const auto& [module, adapter] : modules.adapted) {
+    const auto now = adapter_of(config, module, models::ModuleKind::linear);
+    if (!now || *now == adapter) continue;
+    const models::NamePattern pattern(of_all_experts(module), models::NamePattern::Use::ending);
+    if (now->rank != adapter.rank) config.rank_pattern.emplace_back(pattern, adapter.rank);
+    if (now->alpha != adapter.alpha) config.alpha_pattern.emplace_back(pattern, adapter.alpha);
+  }
+}
+
+// Lengths of the rows of a stored matrix [rows,in], or of the columns of one that is stored
+// [in,rows].
+std::vector<double> row_lengths(const checkpoint::ModelDirectory& directory,
+                                const std::string& name, int64_t rows, bool transposed) {
+  const checkpoint::TensorInfo& info = *directory.find(name);
+  const int64_t columns = info.shape.elements() / rows;
+  std::vector<double> squares(static_cast<size_t>(rows));
+  const std::vector<double> values = checkpoint::SafetensorsFile::doubles_of(
+      directory.tensors().read(name, 0, info.shape.elements()), info.dtype);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t at = transposed ? column * rows + row : row * columns + column;
+      squares[static_cast<size_t>(row)] +=
+          values[static_cast<size_t>(at)] * values[static_cast<size_t>(at)];
+    }
+  for (double& value : squares) value = std::sqrt(value);
+  return squares;
 }
 
 std::string text_of(const models::ModuleAdapter& adapter) {
   return fmt::format("rank {} and alpha {} (scale {})", adapter.rank, adapter.alpha, adapter.scale);
 }
 
+// Modules and parameters that have an adapter.
+std::map<std::string, models::ModuleAdapter> all_adapted(const models::LoraConfig& config,
+                                                         const models::Stage& whole) {
+  models::AdaptedModules modules = models::adapted_modules(config, whole);
+  modules.adapted.merge(modules.parameters);
+  return std::move(modules.adapted);
+}
+
 }  // namespace
+
+void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                     const checkpoint::ModelDirectory& directory) {
+  const StoredNames names(whole, directory);
+  std::set<std::string> transposed;
+  const auto undivided = shape_of(whole.model);
+  for (const parallel::ParameterSpec* spec : undivided->parameters())
+    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+      if (tensor.transposed) transposed.insert(tensor.name);
+  for (const parallel::Shard& shard : shards) {
+    const std::string& first = shard.placed->placement.tensors.at(0).name;
+    if (!first.starts_with(checkpoint::kAdapterPrefix) ||
+        models::parse_stored_name(first).part != models::AdapterPart::magnitude ||
+        !shard.value.device().has_data())
+      continue;
+    std::vector<double> values(static_cast<size_t>(shard.size()));
+    std::map<std::string, std::vector<double>> lengths;  // by tensor
+    parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& tensor,
+                                              int64_t canonical, int64_t local, int64_t size) {
+      auto& rows = lengths[tensor.name];
+      if (rows.empty()) {
+        const std::string weight = models::parse_stored_name(tensor.name).module + ".weight";
+        rows =
+            row_lengths(directory, names.of(weight), tensor.global[0], transposed.contains(weight));
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = local + i - shard.begin;
+        if (at >= 0 && at < shard.size())
+          values[static_cast<size_t>(at)] = rows[static_cast<size_t>(canonical + i)];
+      }
+    });
+    Tensor value = shard.value;
+    copy_from(value, std::span<const double>(values));
+  }
+}
 
 models::Model with_adapter(const models::Model& model, const settings::AdapterSettings& settings) {
   if (settings.any()) {
     const auto config = std::make_shared<const models::LoraConfig>(*settings.config());
+    if (config->dropout > 0)
+      log::warning("{} has lora_dropout = {}: adapters are trained without dropout here",
+                   settings.directory.value_or("the adapter"), config->dropout);
     return model->with({.adapter = config});
   }
   return model;
@@ -54,13 +162,18 @@ Json adapter_config(const models::Model& model, const std::string& base) {
     config.task_type = model->score_labels() > 0 ? "SEQ_CLS" : "CAUSAL_LM";
     for (const parallel::ParameterSpec* spec : whole->parameters())
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
-        config.fan_in_fan_out = config.fan_in_fan_out || tensor.transposed;
+        config.fan_in_fan_out =
+            config.fan_in_fan_out || (tensor.transposed && tensor.global.rank() == 2 &&
+                                      !tensor.name.starts_with(checkpoint::kAdapterPrefix));
   }
-  if (config.all_linear) {
+  const models::AdaptedModules modules = models::adapted_modules(config, *whole);
+  const bool splits_experts = !config.target_parameters.empty() && modules.parameters.empty();
+  if (config.all_linear || splits_experts) {
     config.all_linear = false;
-    config.targets = {.names = targets_of(models::adapted_modules(config, *whole))};
+    config.targets = {.names = targets_of(modules)};
     config.excluded = {};
   }
+  if (splits_experts) name_experts(modules, config);
   return models::to_json(config);
 }
 
@@ -77,8 +190,8 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
   if (!has) return;
   const auto shape = shape_of(model);
   const models::Model stored = models::model_of(directory);
-  const auto before = models::adapted_modules(*stored->adapter(), *shape_of(stored)).adapted,
-             now = models::adapted_modules(*model->adapter(), *shape).adapted;
+  const auto before = all_adapted(*stored->adapter(), *shape_of(stored)),
+             now = all_adapted(*model->adapter(), *shape);
   for (const auto& [module, adapter] : before) {
     const auto found = now.find(module);
     MG_CHECK(found != now.end(),

@@ -1,11 +1,13 @@
 // Runs that train an adapter of a model (models/adapters).
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "checkpoint/model_directory.h"
 #include "models/model.h"
 #include "settings/adapter_settings.h"
+#include "training/whole_model.h"
 
 namespace megatron::training {
 
@@ -16,6 +18,11 @@ models::Model with_adapter(const models::Model& model, const settings::AdapterSe
 // adapter_config.json of the model's adapter, with the adapted modules by name, for weights in the
 // directory `base`.
 Json adapter_config(const models::Model& model, const std::string& base);
+
+// Fills the magnitudes of a new adapter (DoRA) with the lengths of the rows of the weights in
+// `directory`, on the rank that holds `shards`.
+void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                     const checkpoint::ModelDirectory& directory);
 
 // Throws Error unless the directory is that of an adapter with the modules, ranks and scales of the
 // model's.

@@ -1,11 +1,11 @@
 #include "training/evaluate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 
 #include "training/rank_sums.h"
+#include "training/reference_pass.h"
 
 namespace megatron::training {
 
@@ -40,31 +40,6 @@ LossSum sum_of(std::span<const double> numbers) {
   return sum;
 }
 
-// Sums `mine` over ranks. Each element is zero except on the last-stage ranks that hold tokens of
-// its sample. Reduces a fixed number of elements at a time, so that memory does not depend on the
-// size of the set.
-std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
-  constexpr size_t kUnroll = 2048;
-  Runtime& runtime = pass.runtime();
-  Tensor piece = Tensor::empty(runtime.arena(MemoryClass::activations),
-                               {static_cast<int64_t>(kUnroll)}, DType::f64, "evaluate.sums");
-  const bool has_data = runtime.device().has_data();
-  std::vector<double> all(mine.begin(), mine.end());
-  for (size_t begin = 0; begin < all.size(); begin += kUnroll) {
-    const std::span<double> part =
-        std::span(all).subspan(begin, std::min(kUnroll, all.size() - begin));
-    std::array<double, kUnroll> values{};
-    std::ranges::copy(part, values.begin());
-    if (has_data) copy_bytes_from(piece, std::as_bytes(std::span(values)));
-    sum_over_tokens(piece, pass.ranks(), runtime.stream(), "evaluate.sums");
-    runtime.stream().synchronize();
-    if (!has_data) continue;
-    copy_bytes_to(piece, std::as_writable_bytes(std::span(values)));
-    std::ranges::copy(std::span(values).first(part.size()), part.begin());
-  }
-  return all;
-}
-
 }  // namespace
 
 std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
@@ -85,6 +60,7 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   size_t held = 0;
   const auto run = [&] {
     if (held == 0) return;
+    if (pass.reference() != nullptr) pass.reference()->fill(set, std::span(batches).first(held));
     pass.run(std::span(batches).first(held), [&](int i, std::span<const LossSum> of_sequences) {
       const size_t begin = begins[static_cast<size_t>(i)];
       if (begin >= indices.size()) return;
@@ -105,7 +81,7 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
     if (held == batches.size()) run();
   }
   run();
-  sums = gather(sums, pass);
+  sums = sum_over_tokens(sums, pass.ranks(), pass.runtime(), "evaluate.sums");
   std::vector<LossSum> losses;
   for (size_t i = 0; i < indices.size(); ++i)
     losses.push_back(sum_of(std::span(sums).subspan(numbers * i, numbers)));

@@ -10,8 +10,6 @@
 #include "comm/gpu/staged.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
-#include "resume/found_checkpoints.h"
-#include "settings/reading_flags.h"
 
 namespace megatron::training {
 namespace {
@@ -22,11 +20,6 @@ data::Split split_named(const std::string& name) {
   return name == "train"  ? data::Split::train
          : name == "test" ? data::Split::test
                           : data::Split::valid;
-}
-
-std::string model_directory(const std::optional<std::string>& load) {
-  MG_CHECK(load.has_value(), "--load DIR is needed: the model to evaluate");
-  return resume::resolve_model_directory(*load);
 }
 
 void require_finite(const LossSum& loss, const std::string& of) {
@@ -47,8 +40,7 @@ Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 void EvaluationSettings::fields(Fields& f) {
   f.begin_group("input");
-  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
-  settings::add_reading_flags(f, reading);
+  model.fields(f);
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
         "them; each document is scored separately. For a model with a score head: JSON lines with "
@@ -87,8 +79,8 @@ void EvaluationSettings::fields(Fields& f) {
   const std::vector<std::string> sources = {
       "mock-data",       "data-path",      "data-args-path",          "train-data-path",
       "valid-data-path", "test-data-path", "per-split-data-args-path"};
-  f.common({"load", "input", "eval-set", "eval-samples", "seq-length", "stride", "per-document",
-            "micro-batch-size", "bf16"});
+  f.common({"load", "adapter", "input", "eval-set", "eval-samples", "seq-length", "stride",
+            "per-document", "micro-batch-size", "bf16"});
   f.replace({"input"}, sources);
   f.replace({"input"}, {"split"});
   f.replace(sources, {"input"});
@@ -119,19 +111,18 @@ Json EvaluationResult::json() const {
 Evaluation::Evaluation(EvaluationSettings settings, bool show)
     : s_(std::move(settings)),
       show_(show),
-      directory_(model_directory(s_.load), s_.reading),
-      model_(models::with_context_length(models::model_from_directory(directory_.path()),
-                                         s_.max_length)) {
+      directory_(s_.model.open("to evaluate")),
+      model_(models::with_context_length(models::model_of(directory_), s_.max_length)) {
   models::require_language_model(model_, "megatron eval");
   length_ = s_.seq_length.value_or(model_->context_length());
   stride_ = s_.stride.value_or(length_);
   check();
   check_outputs();
   ThreadPool pool(s_.runtime.threads_per_rank());
-  resume::require_whole_model(directory_.path(), pool);
+  require_whole_model(directory_, pool);
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.vocab_file &&
       !s_.data.mock_data)
-    s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
+    s_.data.tokenizer_model = tokenizer_path({}, tokenizer_directory(directory_));
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(s_.data, model_->vocab_size());
   if (!vocabulary.directory.empty())
     report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model_->vocab_size());
@@ -200,8 +191,8 @@ void Evaluation::check_outputs() const {
     for (const auto& entry : data::list_inputs(s_.text.paths, source.kind()))
       inputs.push_back(entry.path);
   }
-  for (const auto& file :
-       {s_.data.data_args_path, s_.data.per_split_data_args_path, s_.data.tokenizer_model, s_.load})
+  for (const auto& file : {s_.data.data_args_path, s_.data.per_split_data_args_path,
+                           s_.data.tokenizer_model, s_.model.load, s_.model.adapter})
     if (file) inputs.push_back(*file);
   check_output(
       {*s_.per_document, "--per-document", {"a list of document losses", is_document_lines}},

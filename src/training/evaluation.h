@@ -14,13 +14,12 @@
 namespace megatron::training {
 
 struct EvaluationSettings {
-  std::optional<std::string> load;
+  ModelToRead model;
   std::string set = "valid";
   std::optional<int64_t> samples, seq_length, stride;
   int64_t micro_batch_size = 4;
   int64_t max_length = 0;  // context length of the evaluation; 0: the model's own
   bool bf16 = false;
-  checkpoint::ReadingOptions reading;
   corpus::TextInput text;  // if paths is empty, a data set is evaluated instead
   std::optional<std::string> per_document;
   settings::DataSettings data;

@@ -21,15 +21,26 @@ void LossPass::begin(std::string_view phase) {
 }
 
 void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses) {
-  batches_ = micro_batches;
   on_losses_ = &on_losses;
+  run_all(micro_batches);
+  on_losses_ = nullptr;
+}
+
+void LossPass::run_values(std::span<const corpus::HostBatch> micro_batches,
+                          const OnValues& on_values) {
+  on_values_ = &on_values;
+  run_all(micro_batches);
+  on_values_ = nullptr;
+}
+
+void LossPass::run_all(std::span<const corpus::HostBatch> micro_batches) {
+  batches_ = micro_batches;
   device_batch_.emplace(runtime_, model_.type);
   pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
   done_ += static_cast<int64_t>(micro_batches.size());
   work_reporter_.long_phase(phase_);  // between passes, no micro-batch is in progress
   device_batch_.reset();
   batches_ = {};
-  on_losses_ = nullptr;
 }
 
 Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
@@ -39,6 +50,7 @@ Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
   const nn::Batch& batch = device_batch_->fill(batches_[static_cast<size_t>(micro_batch)],
                                                stage.model(), settings::LossScope::token);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
+  if (!uses_adapters_) tape.leave_out_adapters();
   tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
   Bundle in;
@@ -46,9 +58,12 @@ Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
   const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
   if (!stage.part().head) return models::flowing(tape, out).value;
   const corpus::HostBatch& host = batches_[static_cast<size_t>(micro_batch)];
-  (*on_losses_)(micro_batch, options_.objective == nullptr
-                                 ? token_losses(stage, tape, out, host, batch)
-                                 : objective_losses(stage, tape, out, host, batch));
+  if (on_values_ != nullptr)
+    (*on_values_)(micro_batch, objective_values(stage, tape, out, host, batch));
+  else
+    (*on_losses_)(micro_batch, options_.objective == nullptr
+                                   ? token_losses(stage, tape, out, host, batch)
+                                   : objective_losses(stage, tape, out, host, batch));
   return {};
 }
 
@@ -69,13 +84,18 @@ std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& ta
   return sums;
 }
 
+std::vector<double> LossPass::objective_values(const models::Stage& stage, Tape& tape,
+                                               const Bundle& out, const corpus::HostBatch& host,
+                                               const nn::Batch& batch) {
+  if (stage.model()->score_labels() == 0) device_batch_->list_labelled(host);
+  const Tensor held = models::head_objective_values(stage, tape, out, batch).value;
+  return values_of_sequences(held, host, model_.ranks->modules().context, runtime_);
+}
+
 std::vector<LossSum> LossPass::objective_losses(const models::Stage& stage, Tape& tape,
                                                 const Bundle& out, const corpus::HostBatch& host,
                                                 const nn::Batch& batch) {
-  if (stage.model()->score_labels() == 0) device_batch_->list_labelled(host);
-  const Tensor held = models::head_objective_values(stage, tape, out, batch).value;
-  const std::vector<double> values =
-      values_of_sequences(held, host, model_.ranks->modules().context, runtime_);
+  const std::vector<double> values = objective_values(stage, tape, out, host, batch);
   std::vector<LossSum> sums(static_cast<size_t>(host.layout.sequences));
   if (!runtime_.device().has_data() || !leads_context(*model_.ranks)) return sums;
   const size_t each = values.size() / sums.size();

@@ -15,6 +15,8 @@
 
 namespace megatron::training {
 
+class ReferenceSource;
+
 // The parts of a model that a pass needs, whether or not the model is being trained.
 struct EvaluatedModel {
   std::span<models::Stage* const> chunks;
@@ -39,9 +41,18 @@ class LossPass final : private parallel::StageWork {
   // Collective over the stages, all of which pass the same micro-batches. Without data (meta),
   // losses are zero.
   void run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses);
+  // The same with the values that objectives read (Objective::evaluate), of whole sequences, on all
+  // ranks with the head. Without data: empty.
+  using OnValues = std::function<void(int micro_batch, std::vector<double> values)>;
+  void run_values(std::span<const corpus::HostBatch> micro_batches, const OnValues& on_values);
+  // Whether the model's adapters act in the following passes; they do at first.
+  void use_adapters(bool uses) { uses_adapters_ = uses; }
   // Number of micro-batches that keep all stages busy.
   size_t together() const;
   const Objective* objective() const { return options_.objective.get(); }
+  // What evaluations complete their micro-batches with, for the objective; null: nothing. Borrowed.
+  void take_reference(ReferenceSource* reference) { reference_ = reference; }
+  ReferenceSource* reference() const { return reference_; }
   const parallel::Ranks& ranks() const { return *model_.ranks; }
   Runtime& runtime() const { return runtime_; }
 
@@ -50,12 +61,16 @@ class LossPass final : private parallel::StageWork {
   Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
+  void run_all(std::span<const corpus::HostBatch> micro_batches);
+  std::vector<double> objective_values(const models::Stage& stage, Tape& tape, const Bundle& out,
+                                       const corpus::HostBatch& host, const nn::Batch& batch);
   std::vector<LossSum> token_losses(const models::Stage& stage, Tape& tape, const Bundle& out,
                                     const corpus::HostBatch& host, const nn::Batch& batch);
   std::vector<LossSum> objective_losses(const models::Stage& stage, Tape& tape, const Bundle& out,
                                         const corpus::HostBatch& host, const nn::Batch& batch);
 
   EvaluatedModel model_;
+  bool uses_adapters_ = true;
   WorkReporter work_reporter_;
   std::string phase_ = "evaluation";
   int64_t done_ = 0;  // micro-batches completed in this phase
@@ -65,7 +80,9 @@ class LossPass final : private parallel::StageWork {
   std::optional<corpus::DeviceBatch>
       device_batch_;  // exists only during run(), so its memory is released between runs
   std::span<const corpus::HostBatch> batches_;
-  const OnLosses* on_losses_ = nullptr;
+  const OnLosses* on_losses_ = nullptr;  // either this one or the other
+  const OnValues* on_values_ = nullptr;
+  ReferenceSource* reference_ = nullptr;
 };
 
 }  // namespace megatron::training

@@ -8,9 +8,13 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/mxfp4.h"
 #include "corpus/vocabulary.h"
+#include "resume/found_checkpoints.h"
+#include "settings/reading_flags.h"
 #include "settings/recipes.h"
+#include "tokenizers/chat/chat_template.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/whole_model.h"
 
@@ -32,6 +36,56 @@ NamedFiles files_at(const std::string& path, std::initializer_list<std::string_v
 }
 
 }  // namespace
+
+void ModelToRead::fields(Fields& f) {
+  f.add("load", &load,
+        "Hugging Face model directory, a PEFT adapter's, or the --save directory of a run");
+  f.add("adapter", &adapter,
+        "adapter for the model of --load: a directory with adapter_config.json and "
+        "adapter_model.safetensors (PEFT), or the --save directory of a run with --lora-rank; "
+        "without --load, for the base model that it names");
+  settings::add_reading_flags(f, reading);
+}
+
+checkpoint::ModelDirectory ModelToRead::open(std::string_view purpose) const {
+  MG_CHECK(load || adapter, "--load DIR is needed: the model {}", purpose);
+  if (!adapter) return checkpoint::ModelDirectory(resume::resolve_model_directory(*load), reading);
+  const std::string own = resume::resolve_model_directory(*adapter);
+  MG_CHECK(checkpoint::is_adapter(own),
+           "--adapter is {}, which is not an adapter's directory: it needs {} and {} and no other "
+           "weights; give a whole model with --load",
+           *adapter, checkpoint::kAdapterConfig, checkpoint::kAdapterFile);
+  checkpoint::ReadingOptions options = reading;
+  if (load) options.base = resume::resolve_model_directory(*load);
+  MG_CHECK(!checkpoint::is_adapter(options.base),
+           "--load is {}, an adapter itself, and --adapter is {}: give the directory of a whole "
+           "model with --load, or one of the adapters alone",
+           load.value_or(""), *adapter);
+  return checkpoint::ModelDirectory(own, options);
+}
+
+std::string tokenizer_directory(const checkpoint::ModelDirectory& directory) {
+  const bool own = !directory.is_adapter() || tokenizers::has_tokenizer_file(directory.path());
+  return own ? directory.path() : directory.base_path();
+}
+
+std::string chat_template_directory(const checkpoint::ModelDirectory& directory) {
+  const bool own =
+      !directory.is_adapter() || !tokenizers::ChatTemplate::load(directory.path()).empty();
+  return own ? directory.path() : directory.base_path();
+}
+
+void require_whole_model(const checkpoint::ModelDirectory& directory, ThreadPool& pool) {
+  resume::require_whole_model(directory.path(), pool);
+  if (directory.is_adapter()) resume::require_whole_model(directory.base_path(), pool);
+}
+
+Json fingerprint(const checkpoint::ModelDirectory& directory) {
+  Json::Array prints = {checkpoint::fingerprint(directory.path())};
+  if (!directory.is_adapter()) return prints[0];
+  prints.emplace_back(checkpoint::fingerprint(directory.base_path()));
+  return prints;
+}
 
 ShapeSource directory_source(const std::string& directory) {
   ShapeSource source{.name = directory, .directory = directory};

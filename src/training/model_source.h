@@ -16,6 +16,26 @@
 
 namespace megatron::training {
 
+// The model that a command reads.
+struct ModelToRead {
+  std::optional<std::string> load, adapter;
+  checkpoint::ReadingOptions reading;
+
+  void fields(Fields& f);  // --load, --adapter and how they are read
+  // Opens --load, or the adapter in --adapter with --load as its base; `purpose`: "to evaluate".
+  // Throws Error if neither is given.
+  checkpoint::ModelDirectory open(std::string_view purpose) const;
+};
+
+// The first of the directories of a model, its own and its base model's, that has a tokenizer, or a
+// chat template; its own if neither has one.
+std::string tokenizer_directory(const checkpoint::ModelDirectory& directory);
+std::string chat_template_directory(const checkpoint::ModelDirectory& directory);
+// Compares the checksums of the model's files, and of its base model's, if they are checkpoints.
+void require_whole_model(const checkpoint::ModelDirectory& directory, ThreadPool& pool);
+// Fingerprints of the model's directory and of its base model's.
+Json fingerprint(const checkpoint::ModelDirectory& directory);
+
 // Path of a model's tokenizer: `given` (--tokenizer-model), or the model's directory. Throws Error
 // if neither holds one.
 std::string tokenizer_path(const std::optional<std::string>& given,

@@ -12,9 +12,11 @@
 #include "kernels/table.h"
 #include "report/log/machine.h"
 #include "tensor/finite.h"
+#include "training/adapter_run.h"
 #include "training/non_finite.h"
 #include "training/plan/make_plan.h"
 #include "training/sample_text.h"
+#include "training/stored_reference.h"
 #include "training/weights_norm.h"
 #include "training/whole_on_one.h"
 
@@ -79,10 +81,32 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
   s_.runtime.limit_kernels(runtime_.stream());
   gemm_choices_.emplace(s_, plan.start, world_, runtime_, files());
   passed_over_ = s_.run.skipped();
+  make_reference();
   fill_model(plan.start);
   if (s_.checkpoint.save)
     checkpointer_.emplace(s_.checkpoint, plan.saved, plan.whole, model_.step, world_, runtime_,
                           files());
+}
+
+void RankRun::make_reference() {
+  const bool needed =
+      plan_.iterations_left() > 0 || s_.run.skip_train || plan_.evaluates_test_set();
+  if (!plan_.reference || !needed) return;
+  if (s_.data.precompute_reference) {
+    reference_ = stored_reference(plan_, model_);
+  } else if (has_base_reference(plan_.model, s_.data)) {
+    reference_ = std::make_unique<BaseReference>(model_, s_.precision.type());
+  } else {
+    const models::Model model = models::without_adapter(plan_.model);
+    auto second = std::make_unique<ReferenceModel>(model_, model, s_.precision.type(),
+                                                   s_.parallel.placement());
+    load_reference(*plan_.reference, whole_model(model, s_.precision.type()), second->shards(),
+                   second->states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream(),
+                   lead());
+    second->filled();
+    reference_ = std::move(second);
+  }
+  model_.loss_pass.take_reference(reference_.get());
 }
 
 void RankRun::fill_model(const resume::StartingPoint& start) {
@@ -123,6 +147,7 @@ void RankRun::draw_new_adapter(std::vector<std::string>& absent) {
   for (const parallel::Shard& shard : model_.step.shards())
     if (shard.placed->placement.tensors.at(0).name.starts_with(checkpoint::kAdapterPrefix))
       parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  fill_magnitudes(model_.step.shards(), plan_.whole, *plan_.start.weights);
   absent.insert(absent.end(), names.begin(), names.end());
 }
 
@@ -139,11 +164,8 @@ void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory) {
 
 // All rows of the embedding and the output layer; those of the directory are read over them.
 void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
-  for (const parallel::Shard& shard : model_.step.shards()) {
-    const std::string& name = shard.placed->placement.tensors.at(0).name;
-    if (has_a_row_per_token(plan_.whole, name))
-      parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
-  }
+  initialize_token_rows(model_.step.shards(), plan_.whole, static_cast<uint64_t>(s_.runtime.seed),
+                        runtime_.stream());
   if (!lead()) return;
   log::info(
       "the vocabulary of '{}' grows from {} to {} tokens: the new rows of {}{} are initialized as "
@@ -202,6 +224,7 @@ void RankRun::tune_gemms(StepFeed& feed) {
   model_.step.work_reporter().phase("data");
   const std::span<const corpus::HostBatch> first = feed.peek(counts_.consumed);
   std::vector<corpus::HostBatch> rehearsed(first.begin(), first.end());
+  complete(rehearsed);
   if (rehearsed.size() == 1 &&
       s_.batch.schedule.last() > *s_.batch.micro_batch_size * model_.ranks.samples().size())
     rehearsed.push_back(rehearsed[0]);
@@ -249,7 +272,14 @@ std::optional<report::EndReason> RankRun::finish_iteration(int64_t i) {
   return end;
 }
 
-std::span<const corpus::HostBatch> RankRun::read_step(StepFeed& feed) {
+// Adds the reference model's log-probabilities.
+void RankRun::complete(std::span<corpus::HostBatch> micro_batches) {
+  if (reference_ == nullptr) return;
+  const Profile::Scope part = profile_.scope(Track::step, "reference");
+  reference_->fill(plan_.corpus.set(data::Split::train), micro_batches);
+}
+
+std::span<corpus::HostBatch> RankRun::read_step(StepFeed& feed) {
   model_.step.work_reporter().phase("data");
   const Profile::Scope part = profile_.scope(Track::data, "wait for data");
   return feed.read(counts_.consumed);
@@ -261,12 +291,13 @@ IterationReport RankRun::one_step(int64_t iteration, StepFeed& feed) {
   const CallCounts calls = runtime_.stream().calls();
   const data::BatchSchedule& schedule = s_.batch.schedule;
   Profile::Scope part = profile_.scope(Track::step, "step");
-  const std::span<const corpus::HostBatch> micro_batches = read_step(feed);
+  const std::span<corpus::HostBatch> micro_batches = read_step(feed);
   IterationReport report{.iteration = iteration,
                          .batch = schedule.batch(counts_.consumed),
                          .learning_rate = plan_.learning_rate.at(counts_.scheduled),
                          .weight_decay = plan_.weight_decay.at(counts_.scheduled),
                          .data_wait = feed.waited() - waited};
+  complete(micro_batches);
   const StepReport step = model_.step.run(
       micro_batches,
       {.learning_rate = report.learning_rate,
@@ -386,6 +417,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
+          .reference = plan_.reference ? plan_.reference->fingerprint : "",
           .gemm_tuning = gemm_choices_->json()};
 }
 

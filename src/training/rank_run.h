@@ -9,6 +9,7 @@
 #include "training/evaluate.h"
 #include "training/gemm_choices.h"
 #include "training/profile/profile.h"
+#include "training/reference_pass.h"
 #include "training/run_reporter.h"
 #include "training/step_feed.h"
 
@@ -28,6 +29,7 @@ class RankRun {
   const FileSystem& files() const {
     return hooks_.files == nullptr ? system_files() : *hooks_.files;
   }
+  void make_reference();
   void fill_model(const resume::StartingPoint& start);
   void load_weights(const resume::StartingPoint& start);
   void draw_new_tokens(const checkpoint::ModelDirectory& directory);
@@ -40,7 +42,8 @@ class RankRun {
   // Handles a step whose loss or gradients are not finite.
   void not_finite(const IterationReport& report, std::span<const corpus::HostBatch> micro_batches);
   void warn_of_skipped(const IterationReport& report);
-  std::span<const corpus::HostBatch> read_step(StepFeed& feed);
+  std::span<corpus::HostBatch> read_step(StepFeed& feed);
+  void complete(std::span<corpus::HostBatch> micro_batches);
   void run_hook(const IterationReport& report);
   void finish_profile();
   void tell_recorded() const;
@@ -61,6 +64,7 @@ class RankRun {
   double begin_;
   Runtime runtime_;
   TrainedModel model_;
+  std::unique_ptr<ReferenceSource> reference_;  // null: the objective reads none
   std::optional<GemmChoices> gemm_choices_;
   comm::Group& replicas_;
   std::optional<Checkpointer> checkpointer_;

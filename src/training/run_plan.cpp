@@ -257,7 +257,13 @@ void settle_schedules(RunPlan& plan, const settings::TrainSettings& s) {
 void open_examples(RunPlan& plan) {
   const settings::TrainSettings& s = plan.settings;
   ThreadPool pool(s.runtime.threads_per_rank());
-  const auto asked = [&] { return samples_of_run(s, plan.last_sample()).asked; };
+  // The order of rows does not depend on how many are asked for.
+  const auto asked = [&] {
+    RunSamples samples = samples_of_run(s, plan.last_sample());
+    for (size_t i = 0; i < samples.asked.size(); ++i)
+      if (samples.asked[i]) samples.asked[i] = std::max(*samples.asked[i], samples.extended[i]);
+    return samples.asked;
+  };
   const auto before = asked();
   const auto counted = [&](int64_t rows) {
     if (!s.batch.epochs) return before;
@@ -447,9 +453,9 @@ std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::
 // An adapter belongs to weights that it does not change.
 void check_base(const RunPlan& plan) {
   if (plan.model->adapter() == nullptr) return;
-  MG_CHECK(plan.start.weights != nullptr,
-           "--lora-rank trains an adapter of a model, but the run has none to start from: give "
-           "--model DIR with --finetune, or use megatron sft");
+  MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
+           "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
+           "--save could not name it: give --model DIR with --finetune, or use megatron sft");
   MG_CHECK(
       plan.stored_tokens == 0 && !plan.upcycled,
       "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
@@ -555,6 +561,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
   check_base(plan);
+  plan.reference = find_reference(plan, given);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   check_extension(plan);
@@ -567,7 +574,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
     derivation.resumed_from = plan.start.checkpoint->path();
   }
   plan.notes = derived_settings(derivation);
-  if (s.checkpoint.save || plan.start.weights != nullptr)
+  if (s.checkpoint.save || plan.start.weights != nullptr || plan.reference)
     plan.whole =
         whole_model(plan.model, s.precision.type(), &s.optimizer.config, s.optimizer.freeze);
   plan.whole.new_head = plan.new_head;

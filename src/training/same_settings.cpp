@@ -78,6 +78,7 @@ constexpr Rule kRules[] = {
     {"load", Comparison::checkpoint},
     {"pretrained-checkpoint", Comparison::checkpoint},
     {"model", Comparison::checkpoint},
+    {"reference-model", Comparison::checkpoint},
 };
 
 // --- Short texts that identify the content of files named by settings: equal for equal content,

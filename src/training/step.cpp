@@ -23,15 +23,6 @@ std::vector<MetricDefinition> metrics_of(const models::Stage& chunk, const Objec
   return metrics;
 }
 
-std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
-  std::vector<const Span*> spans;
-  for (const models::Stage* chunk : chunks) {
-    for (const models::Block& block : chunk->blocks()) spans.push_back(&block.span);
-    if (chunk->part().head) spans.push_back(&chunk->head());
-  }
-  return spans;
-}
-
 // Calls the listener at the beginning and end of the enclosing block.
 class TimedPart {
  public:
@@ -50,6 +41,15 @@ class TimedPart {
 };
 
 }  // namespace
+
+std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
+  std::vector<const Span*> spans;
+  for (const models::Stage* chunk : chunks) {
+    for (const models::Block& block : chunk->blocks()) spans.push_back(&block.span);
+    if (chunk->part().head) spans.push_back(&chunk->head());
+  }
+  return spans;
+}
 
 std::string_view name(StepPart part) {
   switch (part) {

@@ -36,6 +36,9 @@ struct StepReport {
   bool updated() const { return outcome == StepOutcome::updated; }
 };
 
+// The spans of chunks, in the order of forward.
+std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks);
+
 class TrainStep final {
  public:
   // chunks: this rank's part of the model, one for each chunk of ranks.pipeline(). Their parameters

@@ -33,15 +33,15 @@ corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const parallel::R
 StepFeed::StepFeed(const RunPlan& plan, int64_t consumed, const parallel::Ranks& ranks)
     : schedule_(plan.settings.batch.schedule), data_(open(plan, consumed, ranks)) {}
 
-std::span<const corpus::HostBatch> StepFeed::read(int64_t consumed) {
+std::span<corpus::HostBatch> StepFeed::read(int64_t consumed) {
   if (std::exchange(peeked_, false)) return micro_batches_;
   micro_batches_.resize(static_cast<size_t>(schedule_.micro_batches(consumed)));
   for (corpus::HostBatch& micro_batch : micro_batches_) data_.next(micro_batch);
   return micro_batches_;
 }
 
-std::span<const corpus::HostBatch> StepFeed::peek(int64_t consumed) {
-  const std::span<const corpus::HostBatch> first = read(consumed);
+std::span<corpus::HostBatch> StepFeed::peek(int64_t consumed) {
+  const std::span<corpus::HostBatch> first = read(consumed);
   peeked_ = true;
   return first;
 }

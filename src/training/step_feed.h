@@ -14,11 +14,11 @@ class StepFeed {
   // All arguments are borrowed.
   StepFeed(const RunPlan& plan, int64_t consumed, const parallel::Ranks& ranks);
 
-  // Returns the micro-batches of the step that begins with sample `consumed`; valid until the next
-  // call.
-  std::span<const corpus::HostBatch> read(int64_t consumed);
+  // Returns the micro-batches of the step that begins with sample `consumed`, which the caller may
+  // complete; valid until the next call.
+  std::span<corpus::HostBatch> read(int64_t consumed);
   // Like read(), but the next read() returns the same micro-batches.
-  std::span<const corpus::HostBatch> peek(int64_t consumed);
+  std::span<corpus::HostBatch> peek(int64_t consumed);
   double waited() const { return data_.waited(); }  // seconds spent waiting for data
 
  private:

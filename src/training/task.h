@@ -22,6 +22,8 @@ class Task {
                               const std::vector<int32_t>& stops) const = 0;
   // Null: the mean loss of the labels.
   virtual std::shared_ptr<const Objective> objective() const { return nullptr; }
+  // True if the objective reads a reference model's log-probabilities of the labels.
+  virtual bool needs_reference() const { return false; }
 };
 
 }  // namespace megatron::training

@@ -74,6 +74,8 @@ void TrainedModel::initialize(uint64_t value_seed) {
   nn::initialize(step.states(), value_seed, runtime.stream());
 }
 
-std::vector<checkpoint::HeldTensor> TrainedModel::held() const { return held_weights(step); }
+std::vector<checkpoint::HeldTensor> TrainedModel::held() const {
+  return held_weights(step.shards(), step.states());
+}
 
 }  // namespace megatron::training

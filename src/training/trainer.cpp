@@ -134,6 +134,7 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
     if (launched || world.rank() == 0) {  // the files are no longer needed
       plan.start.weights.reset();
       plan.start.checkpoint.reset();
+      if (plan.reference) plan.reference->weights.reset();
     }
     world.barrier("model.ready");
     TrainResult mine = run.loop();

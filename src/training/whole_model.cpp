@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "checkpoint/name_list.h"
 #include "models/adapters/adapter_rules.h"
+#include "models/adapters/fused_adapters.h"
 #include "training/stored_names.h"
 #include "training/trained_model.h"
 
@@ -56,9 +57,10 @@ WholeModel whole_model(const models::Stage& undivided) {
   return whole;
 }
 
-std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
-  std::vector<checkpoint::HeldTensor> held = checkpoint::held(step.shards());
-  for (nn::ModuleState* state : step.states()) {
+std::vector<checkpoint::HeldTensor> held_weights(std::span<const parallel::Shard> shards,
+                                                 std::span<nn::ModuleState* const> states) {
+  std::vector<checkpoint::HeldTensor> held = checkpoint::held(shards);
+  for (nn::ModuleState* state : states) {
     parallel::ParameterSpec* const placed = &state->placed;
     const std::vector<checkpoint::HeldTensor> one = checkpoint::held(std::span(&placed, 1));
     held.insert(held.end(), one.begin(), one.end());
@@ -69,7 +71,7 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
 std::vector<checkpoint::HeldTensor> held_saved(const TrainStep& step, const models::Model& model,
                                                RenamedPlacements& renamed) {
   const models::LoraConfig* const adapter = model->adapter();
-  if (adapter == nullptr) return held_weights(step);
+  if (adapter == nullptr) return held_weights(step.shards(), step.states());
   std::vector<parallel::Shard> trained;
   std::ranges::copy_if(step.shards(), std::back_inserter(trained),
                        [](const auto& shard) { return shard.placed->parameter.trainable; });
@@ -95,6 +97,13 @@ bool has_a_row_per_token(const WholeModel& whole, const std::string& tensor) {
   return tensor == whole.table || (tensor == whole.head && whole.model->score_labels() == 0);
 }
 
+void initialize_token_rows(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                           uint64_t seed, Stream& stream) {
+  for (const parallel::Shard& shard : shards)
+    if (has_a_row_per_token(whole, shard.placed->placement.tensors.at(0).name))
+      parallel::initialize(shard, seed, stream);
+}
+
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory) {
   const StoredNames names(whole, directory);
@@ -111,7 +120,8 @@ namespace {
 class StoredTensors {
  public:
   StoredTensors(std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                const StoredNames& names, const LoadOptions& options)
+                const StoredNames& names, const checkpoint::ModelDirectory& directory,
+                const LoadOptions& options)
       : held_(std::move(held)), whole_(whole.weights) {
     const auto is_absent = [&](const std::string& name) {
       return std::ranges::find(options.absent, name) != options.absent.end();
@@ -139,6 +149,10 @@ class StoredTensors {
       if (is_smaller(tensor.name)) tensor.shape.set(0, options.stored_tokens);
       tensor.name = names.of(tensor.name);
     }
+    const models::LoraConfig* const adapter = whole.model->adapter();
+    if (adapter == nullptr || !directory.is_adapter()) return;
+    const models::FusedAdapters fused(*adapter, directory, whole_);
+    for (parallel::Placement& placement : placements_) fused.replace(placement);
   }
 
   std::span<const checkpoint::HeldTensor> held() const { return held_; }
@@ -204,7 +218,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
                   const LoadOptions& options) {
   const StoredNames names(whole, directory);
-  const StoredTensors tensors(std::move(held), whole, names, options);
+  const StoredTensors tensors(std::move(held), whole, names, directory, options);
   std::vector<std::string> left_out;
   for (const StoredNames::LeftOut& one : names.left_out()) left_out.push_back(one.name);
   const std::vector<std::string> surplus =

@@ -36,8 +36,9 @@ WholeModel whole_model(const models::Model& model, DType type,
 // The whole model of a stage that is not divided.
 WholeModel whole_model(const models::Stage& undivided);
 
-// This rank's part of the model's tensors: shards of parameters, then states.
-std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
+// This rank's part of a model's tensors: shards of parameters, then states.
+std::vector<checkpoint::HeldTensor> held_weights(std::span<const parallel::Shard> shards,
+                                                 std::span<nn::ModuleState* const> states);
 // Placements with the names in an adapter's directory, by those of the parameters.
 using RenamedPlacements = std::map<const parallel::Placement*, parallel::Placement>;
 // Those that checkpoints have. renamed: must outlive the result.
@@ -49,6 +50,9 @@ std::vector<std::string> adapter_tensors(const WholeModel& whole);
 // code without such states.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
+// Initializes the embedding and the output layer as in a new model.
+void initialize_token_rows(std::span<const parallel::Shard> shards, const WholeModel& whole,
+                           uint64_t seed, Stream& stream);
 struct LoadOptions {
   std::span<const std::string> absent = {};  // tensors that keep their values
   // True if this rank logs the tensors that were left out.

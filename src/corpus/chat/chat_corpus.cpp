@@ -30,8 +30,9 @@ tokenizers::ChatTemplate template_of(const settings::DataSettings& settings,
 
 const tokenizers::Tokenizer& tokenizer_of(const Vocabulary& vocabulary) {
   MG_CHECK(vocabulary.tokenizer != nullptr && !vocabulary.directory.empty(),
-           "--task sft, reward and classify need a tokenizer: give --model DIR with one, or "
-           "--tokenizer-model");
+           "the examples of --task sft, dpo, reward and classify need a tokenizer: give --model "
+           "DIR with "
+           "one, or --tokenizer-model");
   return *vocabulary.tokenizer;
 }
 
@@ -188,6 +189,36 @@ void report_scored(const ScoredStore& store, const std::string& path, const Exam
                  store.dropped);
 }
 
+void report_preferences(const PreferenceStore& store, const std::string& path,
+                        const ExampleFiles& files) {
+  const bool unpaired = store.reading.use.unpaired;
+  int64_t chosen = 0, compared = 0;
+  for (const PreferenceDocument& document : store.documents) {
+    chosen += document.role == PreferenceRole::chosen ? 1 : 0;
+    compared += document.completion_length;
+  }
+  log::info("{}: {}, {} tokens, {:.1f}% of which are completions", path,
+            unpaired ? fmt::format("{} desirable and {} undesirable completions", chosen,
+                                   store.size() - chosen)
+                     : fmt::format("{} pairs of completions", store.size()),
+            store.ids.size(),
+            100.0 * static_cast<double>(compared) / static_cast<double>(store.ids.size()));
+  if (store.margins > 0)
+    log::info("{} pairs have a margin, which only --task reward reads", store.margins);
+  if (store.cut > 0)
+    log::warning(
+        "{} completions are cut with their prompts, because {} --seq-length {} "
+        "(--chat-truncation {})",
+        store.cut,
+        !unpaired                      ? "their pairs are longer than"
+        : store.reading.use.mismatched ? "they are longer than half of"
+                                       : "they are longer than",
+        files.seq_length, files.settings.chat_truncation);
+  if (store.dropped > 0)
+    log::warning("{} {} are left out, because cutting leaves nothing of them to compare",
+                 store.dropped, unpaired ? "completions" : "pairs");
+}
+
 }  // namespace
 
 ChatSource::ChatSource(const settings::DataSettings& settings, const Vocabulary& vocabulary)
@@ -249,6 +280,21 @@ Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
                      });
 }
 
+Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use) {
+  const ChatSource source(files.settings, files.vocabulary);
+  const PreferenceReading reading{.capacity = files.seq_length,
+                                  .keep_start = files.settings.chat_truncation == "keep_start",
+                                  .use = use};
+  return open_sets<PreferenceDataset>(
+      files, padding_of(files.vocabulary),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store = std::make_shared<const PreferenceStore>(
+            read_preferences(paths, source.tokenizer(), reading, files.pool, label));
+        report_preferences(*store, paths[0], files);
+        return store;
+      });
+}
+
 std::vector<std::string> example_paths(const settings::DataSettings& settings) {
   if (!settings.data_path.empty()) return settings.data_path;
   std::vector<std::string> all;
@@ -294,6 +340,17 @@ std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task
     const TextPair pair = pair_of(record, place);
     return {{place + ", chosen", scored(pair.chosen, true)},
             {place + ", rejected", scored(pair.rejected, true)}};
+  }
+  if (task == "dpo") {
+    const Preference preference = preference_of(record, place);
+    std::vector<std::pair<std::string, ChatTokens>> texts;
+    for (const ChatExample& completion : preference.completions)
+      texts.emplace_back(
+          fmt::format("{}, {}", place,
+                      !preference.is_pair() ? (preference.desirable ? "desirable" : "undesirable")
+                                            : (texts.empty() ? "chosen" : "rejected")),
+          tokenizer.tokens(completion));
+    return texts;
   }
   if (task == "classify") {
     const ScoredText text = labelled_of(record, place);

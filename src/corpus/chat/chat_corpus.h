@@ -1,4 +1,4 @@
-// Opens a run's chats, pairs or labelled texts as data sets.
+// Opens a run's chats, pairs, labelled texts or preferences as data sets.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "corpus/chat/chat_dataset.h"
+#include "corpus/chat/preference_dataset.h"
 #include "corpus/corpus.h"
 
 namespace megatron::corpus {
@@ -47,6 +48,7 @@ Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops);
 Corpus open_pairs(const ExampleFiles& files, int32_t score_padding);
 Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
                      const std::vector<std::string>& names);
+Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use);
 // All files of examples that the settings name.
 std::vector<std::string> example_paths(const settings::DataSettings& settings);
 

@@ -232,6 +232,103 @@ ChatExample side_of(const Record& r, const char* key) {
   return example;
 }
 
+void check_margin(const Record& r) {
+  if (!r.has("margin")) return;
+  const Json& margin = r.at("margin");
+  MG_CHECK(margin.is_number() && std::isfinite(margin.as_number()),
+           "{}: 'margin' is {}, not a finite number", r.place(), Record::shortened(margin));
+}
+
+// Length of the common beginning of two lists, or of two texts in bytes, which leaves something of
+// both.
+template <class List>
+size_t common_beginning(const List& a, const List& b) {
+  size_t common = 0;
+  while (common + 1 < std::min(a.size(), b.size()) && a[common] == b[common]) ++common;
+  return common;
+}
+
+// Takes the common beginning of two texts, at a whole character, as their prompt.
+void split_texts(ChatExample& chosen, ChatExample& rejected) {
+  const std::string a = chosen.texts->second, b = rejected.texts->second;
+  size_t common = common_beginning(a, b);
+  const auto is_inside = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  while (common > 0 && (is_inside(a[common]) || is_inside(b[common]))) --common;
+  if (common > 0 && a[common - 1] == ' ') --common;
+  chosen.texts = {a.substr(0, common), a.substr(common)};
+  rejected.texts = {b.substr(0, common), b.substr(common)};
+}
+
+void split_messages(ChatExample& chosen, ChatExample& rejected) {
+  const size_t common = common_beginning(chosen.messages, rejected.messages);
+  MG_CHECK(common > 0,
+           "{}: the chosen and the rejected messages have no beginning in common that would be "
+           "their prompt: give it as 'prompt'",
+           chosen.place);
+  chosen.prompt_messages = rejected.prompt_messages = common;
+}
+
+// Makes the last message the completion, unless the record says what is its prompt.
+void split_last_message(ChatExample& example) {
+  if (example.texts || example.prompt_messages) return;
+  MG_CHECK(example.messages.size() > 1 && example.messages.back()["role"] == Json("assistant"),
+           "{}: the last message, which is the completion, must be of the assistant, behind others",
+           example.place);
+  example.prompt_messages = example.messages.size() - 1;
+}
+
+bool label_of(const Record& r) {
+  const Json& label = r.at("label");
+  const bool number = label.is_integer() && (label.as_integer() == 0 || label.as_integer() == 1);
+  MG_CHECK(label.is_bool() || number, "{}: 'label' is {}; it is true (desirable) or false",
+           r.place(), Record::shortened(label));
+  return number ? label.as_integer() == 1 : label.as_bool();
+}
+
+void check_completion(const ChatExample& example, std::string_view name) {
+  const bool empty = example.texts ? example.texts->second.empty()
+                                   : example.messages.size() <= *example.prompt_messages;
+  MG_CHECK(!empty, "{}: {} is empty", example.place, name);
+}
+
+// Both sides of {"chosen", "rejected"}.
+std::vector<ChatExample> chosen_and_rejected(const Record& r) {
+  std::vector<ChatExample> pair = {side_of(r, "chosen"), side_of(r, "rejected")};
+  MG_CHECK(pair[0].texts.has_value() == pair[1].texts.has_value(),
+           "{}: 'chosen' and 'rejected' must both be texts, or both lists of messages", r.place());
+  if (r.has("prompt")) {
+    for (ChatExample& side : pair)
+      if (!side.texts) side.prompt_messages = r.list("prompt").size();
+  } else if (pair[0].texts) {
+    split_texts(pair[0], pair[1]);
+  } else {
+    split_messages(pair[0], pair[1]);
+  }
+  return pair;
+}
+
+// A conversation, and what stands in place of its end.
+std::vector<ChatExample> with_rejected(ChatExample chosen, const Record& r) {
+  ChatExample rejected = chosen;
+  if (r.has("rejected_messages")) {
+    rejected.messages = messages_of(r.list("rejected_messages"), r.place());
+    MG_CHECK(!chosen.texts && !chosen.prompt_messages,
+             "{}: 'rejected_messages' needs 'messages' beside it", r.place());
+    split_messages(chosen, rejected);
+    return {std::move(chosen), std::move(rejected)};
+  }
+  split_last_message(chosen);
+  if (chosen.texts) {
+    rejected.texts->second = r.text("rejected_response");
+  } else {
+    rejected.prompt_messages = chosen.prompt_messages;
+    rejected.messages.resize(*chosen.prompt_messages);
+    rejected.messages.push_back(message("assistant", r.text("rejected_response")));
+    MG_CHECK(!r.text("rejected_response").empty(), "{}: 'rejected_response' is empty", r.place());
+  }
+  return {std::move(chosen), std::move(rejected)};
+}
+
 }  // namespace
 
 ChatExample example_of(const Json& record, std::string place) {
@@ -266,12 +363,43 @@ TextPair pair_of(const Json& record, std::string place) {
            "{}: a pair has 'chosen' and 'rejected'; this record lacks '{}'", place,
            r.has("chosen") ? "rejected" : "chosen");
   TextPair pair{.chosen = side_of(r, "chosen"), .rejected = side_of(r, "rejected")};
-  if (!r.has("margin")) return pair;
-  const Json& margin = r.at("margin");
-  MG_CHECK(margin.is_number() && std::isfinite(margin.as_number()),
-           "{}: 'margin' is {}, not a finite number", place, Record::shortened(margin));
-  pair.margin = margin.as_number();
+  check_margin(r);
+  if (r.has("margin")) pair.margin = r.at("margin").as_number();
   return pair;
+}
+
+Preference preference_of(const Json& record, std::string place) {
+  const Record r(record, place);
+  Preference preference;
+  const bool sides = r.has("chosen") || r.has("rejected"),
+             replaced = r.has("rejected_response") || r.has("rejected_messages");
+  if (sides) {
+    MG_CHECK(r.has("chosen") && r.has("rejected"),
+             "{}: a pair has 'chosen' and 'rejected'; this record lacks '{}'", place,
+             r.has("chosen") ? "rejected" : "chosen");
+    preference.completions = chosen_and_rejected(r);
+  } else {
+    MG_CHECK(replaced || r.has("label"),
+             "{}: a preference has 'chosen' and 'rejected', or 'messages' with "
+             "'rejected_response' or 'rejected_messages', or 'prompt', 'completion' and 'label'; "
+             "this record has none of them",
+             place);
+    ChatExample whole = conversation_of(record, place);
+    if (replaced) {
+      preference.completions = with_rejected(std::move(whole), r);
+    } else {
+      split_last_message(whole);
+      preference.completions = {std::move(whole)};
+      preference.desirable = label_of(r);
+    }
+  }
+  for (size_t i = 0; i < preference.completions.size(); ++i)
+    check_completion(preference.completions[i], !preference.is_pair() ? "the completion"
+                                                : i == 0              ? "the chosen completion"
+                                                                      : "the rejected completion");
+  check_margin(r);
+  preference.has_margin = r.has("margin");
+  return preference;
 }
 
 std::string source_of(const Json& record, const std::string& place) {

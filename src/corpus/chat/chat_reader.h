@@ -40,6 +40,22 @@ struct TextPair {
 // same kind, with an optional number "margin".
 TextPair pair_of(const Json& record, std::string place);
 
+// A pair of completions of a prompt, or one completion.
+struct Preference {
+  std::vector<ChatExample> completions;  // chosen and rejected, or one; each behind the prompt
+  bool desirable = true;                 // label of a single completion
+  bool has_margin = false;               // only rewards read its value
+
+  bool is_pair() const { return completions.size() == 2; }
+};
+// The shapes of pair_of(), without "prompt" also with a common beginning in its place: of lists
+// their first messages, of texts their first characters (without a space before the difference), so
+// that something is left of both. Or a conversation in one of the shapes of example_of() beside
+// "rejected_response" (a text in place of its last message), "rejected_messages" (a conversation
+// with the same beginning), or "label" (true or false; of conversations that do not say what is
+// their prompt, for the last message).
+Preference preference_of(const Json& record, std::string place);
+
 // The record's `source`, or else its `channel`, if it is a text; otherwise the file of its place.
 std::string source_of(const Json& record, const std::string& place);
 

@@ -187,6 +187,18 @@ std::vector<float> answer_mask(std::span<const Range> offsets, std::span<const S
   return mask;
 }
 
+std::vector<size_t> lengths_within(size_t capacity, std::vector<size_t> lengths) {
+  size_t total = 0;
+  for (const size_t length : lengths) total += length;
+  if (total <= capacity) return lengths;
+  const size_t share = capacity / lengths.size();
+  if (lengths.size() != 2) return std::vector<size_t>(lengths.size(), share);
+  const size_t shorter = lengths[1] < lengths[0] ? 1 : 0;
+  lengths[shorter] = std::min(lengths[shorter], share);
+  lengths[1 - shorter] = capacity - lengths[shorter];
+  return lengths;
+}
+
 void truncate(ChatTokens& tokens, int64_t length, bool keep_start) {
   const auto kept = static_cast<size_t>(length);
   if (tokens.ids.size() <= kept) return;

@@ -77,6 +77,10 @@ std::vector<float> answer_mask(std::span<const tokenizers::Range> offsets,
                                std::span<const std::pair<int64_t, int64_t>> answers,
                                std::span<const float> weights = {});
 
+// Lengths to which texts of these lengths are cut so that they have at most `capacity` tokens
+// together: of two, one that is shorter than half of it stays whole.
+std::vector<size_t> lengths_within(size_t capacity, std::vector<size_t> lengths);
+
 // Cuts to the first `length` tokens, or the last ones.
 void truncate(ChatTokens& tokens, int64_t length, bool keep_start);
 

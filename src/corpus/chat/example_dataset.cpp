@@ -5,7 +5,7 @@
 
 namespace megatron::corpus {
 
-void ExampleDataset::read(int64_t k, data::Sample& sample) const {
+void ExampleDataset::read_row(int64_t row, data::Sample& sample) const {
   const auto length = static_cast<size_t>(length_);
   sample.tokens.assign(length, padding_);
   sample.labels.assign(length, 0);
@@ -14,7 +14,7 @@ void ExampleDataset::read(int64_t k, data::Sample& sample) const {
   sample.loss_mask.assign(length, 0);
   sample.segment_begin.resize(length);
   std::iota(sample.segment_begin.begin(), sample.segment_begin.end(), 0);
-  fill(rows_.of_sample(k), sample);
+  fill(rows_.row(row), sample);
 }
 
 void ExampleDataset::read_filler(data::Sample& sample) const {

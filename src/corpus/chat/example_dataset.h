@@ -18,7 +18,8 @@ namespace megatron::corpus {
 class ExampleDataset : public data::Dataset {
  public:
   int64_t size() const final { return rows_.samples(); }
-  void read(int64_t k, data::Sample& sample) const final;
+  void read(int64_t k, data::Sample& sample) const final { read_row(rows_.row_of(k), sample); }
+  void read_row(int64_t row, data::Sample& sample) const;
   void read_filler(data::Sample& sample) const final;
   const PackedRows& rows() const { return rows_; }
   void request(int64_t samples) { rows_.request(samples); }

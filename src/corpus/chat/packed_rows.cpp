@@ -31,9 +31,9 @@ void PackedRows::request(int64_t samples) {
   order_.resize(static_cast<size_t>(samples));
 }
 
-const PackedRow& PackedRows::of_sample(int64_t k) const {
-  MG_CHECK(k >= 0 && k < samples(), "sample {} is outside [0, {})", k, samples());
-  return rows_[static_cast<size_t>(order_[static_cast<size_t>(k)])];
+int64_t PackedRows::row_of(int64_t sample) const {
+  MG_CHECK(sample >= 0 && sample < samples(), "sample {} is outside [0, {})", sample, samples());
+  return order_[static_cast<size_t>(sample)];
 }
 
 double PackedRows::filled() const {

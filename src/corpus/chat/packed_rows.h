@@ -21,7 +21,9 @@ class PackedRows {
   // Makes the order as long as this; earlier samples stay what they are.
   void request(int64_t samples);
   int64_t samples() const { return static_cast<int64_t>(order_.size()); }
-  const PackedRow& of_sample(int64_t k) const;  // throws Error outside [0, samples())
+  const PackedRow& row(int64_t row) const { return rows_[static_cast<size_t>(row)]; }
+  const PackedRow& of_sample(int64_t sample) const { return row(row_of(sample)); }
+  int64_t row_of(int64_t sample) const;  // throws Error outside [0, samples())
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }  // of an epoch
   double filled() const;  // share of an epoch's tokens that are not padding
 

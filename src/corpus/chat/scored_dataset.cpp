@@ -50,20 +50,10 @@ class Storing {
   }
 
  private:
-  // Together at most the capacity; of two texts, one that is shorter than half of it stays whole.
   void cut(std::vector<Ids>& texts) {
-    size_t total = 0;
-    for (const Ids& text : texts) total += text.size();
-    const auto capacity = static_cast<size_t>(reading_.capacity);
-    if (total <= capacity) return;
-    MG_ASSERT(capacity >= texts.size());
-    const size_t share = capacity / texts.size();
-    std::vector<size_t> longest(texts.size(), share);
-    if (texts.size() == 2) {
-      const size_t shorter = texts[1].size() < texts[0].size() ? 1 : 0;
-      longest[shorter] = std::min(texts[shorter].size(), share);
-      longest[1 - shorter] = capacity - longest[shorter];
-    }
+    std::vector<size_t> longest;
+    for (const Ids& text : texts) longest.push_back(text.size());
+    longest = lengths_within(static_cast<size_t>(reading_.capacity), std::move(longest));
     for (size_t i = 0; i < texts.size(); ++i) {
       Ids& text = texts[i];
       if (text.size() <= longest[i]) continue;

@@ -7,6 +7,7 @@
 #include "checkpoint/model_directory.h"
 #include "checkpoint/name_list.h"
 #include "models/adapters/adapter_directory.h"
+#include "models/adapters/expert_modules.h"
 #include "models/stage.h"
 
 namespace megatron::models {
@@ -38,6 +39,7 @@ AdapterPart part_of(nn::AdapterTensor tensor) {
     case nn::AdapterTensor::a: return AdapterPart::a;
     case nn::AdapterTensor::b: return AdapterPart::b;
     case nn::AdapterTensor::b_bias: return AdapterPart::b_bias;
+    case nn::AdapterTensor::magnitude: return AdapterPart::magnitude;
     case nn::AdapterTensor::embedding_a: return AdapterPart::embedding_a;
     case nn::AdapterTensor::embedding_b: return AdapterPart::embedding_b;
   }
@@ -79,6 +81,65 @@ std::string idle_target(const LoraConfig& config, const Modules& modules) {
   return {};
 }
 
+std::optional<nn::AdapterRules::Adapter> rule_of(const LoraConfig& config,
+                                                 const std::optional<ModuleAdapter>& adapter) {
+  if (!adapter) return std::nullopt;
+  return nn::AdapterRules::Adapter{.rank = adapter->rank,
+                                   .scale = adapter->scale,
+                                   .b_bias = config.lora_bias,
+                                   .magnitude = config.weight_decomposed};
+}
+
+// Parameters of all experts of a layer that can be targets: those that the family stores, and those
+// that consist of its experts' modules.
+struct ExpertParameters {
+  explicit ExpertParameters(const Stage& whole) {
+    for (const parallel::ParameterSpec* spec : whole.parameters()) {
+      for (const parallel::CanonicalTensor& tensor : spec->placement.tensors) {
+        const std::string& name = tensor.name;
+        if (name.starts_with(checkpoint::kAdapterPrefix)) continue;
+        if (name.ends_with(kWeight)) {
+          if (const auto expert = expert_module(module_of(name)))
+            of_modules.insert(expert->parameter_name());
+        } else if (tensor.global.rank() == 3) {
+          stored.insert(name);
+        }
+      }
+    }
+  }
+
+  bool has(const std::string& target) const {
+    const ModuleNames alone{.names = {target}};
+    const auto fits = [&](const std::string& name) { return alone.fit(name); };
+    return std::ranges::any_of(stored, fits) || std::ranges::any_of(of_modules, fits);
+  }
+
+  std::set<std::string> stored, of_modules;
+};
+
+void check_experts(const LoraConfig& config, const Modules& modules, const Stage& whole) {
+  const ExpertParameters parameters(whole);
+  std::vector<std::string> names(parameters.stored.begin(), parameters.stored.end());
+  names.insert(names.end(), parameters.of_modules.begin(), parameters.of_modules.end());
+  for (const std::string& target : config.target_parameters)
+    MG_CHECK(parameters.has(target),
+             "the adapter's target_parameters has '{}', which fits none of the parameters that can "
+             "have an adapter, those of experts: the model has {}",
+             target, names.empty() ? "none" : checkpoint::counted(names));
+  const auto adapted = std::ranges::find_if(modules.adapted, is_of_experts);
+  MG_CHECK(adapted == modules.adapted.end() || (!config.weight_decomposed && !config.lora_bias),
+           "the adapter's targets include {}: adapters of experts have neither use_dora nor "
+           "lora_bias; leave these out, or leave out experts (--lora-exclude '.*\\.experts\\..*')",
+           *adapted);
+}
+
+std::optional<ModuleAdapter> adapter_in_model(const LoraConfig& config, const std::string& module,
+                                              parallel::Role role) {
+  const ModuleKind kind = Modules::kind_of(role);
+  return kind == ModuleKind::linear ? adapter_of_matrix(config, module)
+                                    : adapter_of(config, module, kind);
+}
+
 }  // namespace
 
 std::string stored_with_adapter(const LoraConfig& config, const std::string& tensor) {
@@ -91,18 +152,31 @@ std::string stored_with_adapter(const LoraConfig& config, const std::string& ten
 
 nn::AdapterRules adapter_rules(const LoraConfig& config) {
   return {
-      .adapter_of = [&config](const std::string& module,
-                              nn::AdaptedKind kind) -> std::optional<nn::AdapterRules::Adapter> {
-        const auto adapter = adapter_of(config, module, kind_of(kind));
-        if (!adapter) return std::nullopt;
-        return nn::AdapterRules::Adapter{
-            .rank = adapter->rank, .scale = adapter->scale, .b_bias = config.lora_bias};
-      },
+      .adapter_of =
+          [&config](const std::string& module, nn::AdaptedKind kind) {
+            return rule_of(config, kind == nn::AdaptedKind::linear
+                                       ? adapter_of_matrix(config, module)
+                                       : adapter_of(config, module, kind_of(kind)));
+          },
       .stored_name = [](const std::string& module,
                         nn::AdapterTensor tensor) { return stored_name(module, part_of(tensor)); },
       .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
       .gaussian_a = config.init == LoraInit::gaussian,
-      .random_b = config.init == LoraInit::random};
+      .random_b = config.init == LoraInit::random,
+      .b_rate = config.b_rate,
+      .adapter_of_parameter =
+          [&config](const std::string& parameter) {
+            return rule_of(config, adapter_of_parameter(config, parameter));
+          },
+      .stored_parameter_name =
+          [&config](const std::string& parameter, bool is_b) {
+            return stored_parameter_name(config, parameter, is_b ? AdapterPart::b : AdapterPart::a);
+          }};
+}
+
+bool leaves_model(const LoraConfig& config) {
+  return config.modules_to_save.empty() && config.bias == LoraBias::none &&
+         config.trainable_token_indices.empty();
 }
 
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
@@ -111,19 +185,34 @@ AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
   for (const auto& [module, role] : modules.all) {
     found.all.push_back(module);
     if (modules.adapted.contains(module))
-      found.adapted.emplace(module, *adapter_of(config, module, Modules::kind_of(role)));
+      found.adapted.emplace(module, *adapter_in_model(config, module, role));
   }
+  for (const std::string& parameter : ExpertParameters(whole).stored)
+    if (const auto adapter = adapter_of_parameter(config, parameter))
+      found.parameters.emplace(parameter, *adapter);
   return found;
 }
 
 void check_adapter(const LoraConfig& config, const Stage& whole) {
+  MG_CHECK(config.trainable_token_indices.empty(),
+           "the adapter trains rows of the token embedding (trainable_token_indices), which is not "
+           "supported: train the embedding (modules_to_save) or an adapter of it");
+  MG_CHECK(
+      !config.weight_decomposed || !config.lora_bias,
+      "the adapter has DoRA (use_dora) and biases (lora_bias), which is not supported together");
   const Modules modules(whole);
   std::vector<std::string> names, unfit;
   for (const auto& [module, role] : modules.all) {
     names.push_back(module);
-    if (adapter_of(config, module, Modules::kind_of(role)) && !modules.adapted.contains(module))
+    if (adapter_in_model(config, module, role) && !modules.adapted.contains(module))
       unfit.push_back(module);
   }
+  for (const auto& [module, role] : modules.all)
+    MG_CHECK(!config.weight_decomposed || role == parallel::Role::hidden ||
+                 !modules.adapted.contains(module),
+             "the adapter has DoRA (use_dora) for {}; it is supported for the matrices of layers",
+             module);
+  check_experts(config, modules, whole);
   const std::string idle = idle_target(config, modules);
   MG_CHECK(idle.empty(),
            "the adapter's target '{}' fits no module of the model, whose modules are {}", idle,

@@ -24,8 +24,12 @@ std::string stored_with_adapter(const LoraConfig& config, const std::string& ten
 struct AdaptedModules {
   std::vector<std::string> all;  // every module with a weight
   std::map<std::string, ModuleAdapter> adapted;
+  std::map<std::string, ModuleAdapter> parameters;  // of all experts of a layer, if they are stored
 };
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole);
+
+// True if nothing of the model is trained but adapters, so that it is what it was without them.
+bool leaves_model(const LoraConfig& config);
 
 // Checks an adapter against the whole model, built with it. Throws Error naming a target that fits
 // no module, modules that cannot have an adapter, or that no module has one.

@@ -62,6 +62,8 @@ struct LoraConfig {
   // Rows of embeddings that are trained, by the embedding's name; "": the model's input embedding.
   std::vector<std::pair<std::string, std::vector<int64_t>>> trainable_token_indices;
 
+  double b_rate = 1;  // learning rate of B by that of A (LoRA+); not in the file
+
   std::string base_model;               // base_model_name_or_path
   std::string task_type = "CAUSAL_LM";  // or SEQ_CLS; "": not stated
   std::string peft_version = "0.21.2";  // of the PEFT that wrote the file; "": before 0.18

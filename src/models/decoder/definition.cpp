@@ -55,6 +55,7 @@ class DecoderDefinition final : public ModelDefinition,
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
   const LoraConfig* adapter() const override { return adapter_.get(); }
+  Model base() const override { return decoder_model(v_, family_, form_); }
   UpcycledModel upcycled(const UpcyclingFlags& flags) const override {
     return upcycled_decoder(v_, family_, form_, flags);
   }

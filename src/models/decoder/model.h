@@ -31,6 +31,9 @@ class DecoderModel final : public Stage {
   Var final_norm(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
+  std::span<const std::pair<std::string, ops::LowRank>> adapters() const override {
+    return adapters_;
+  }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
   std::span<nn::StepSum* const> step_sums() const override { return step_sums_; }
@@ -68,6 +71,7 @@ class DecoderModel final : public Stage {
   Output output_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;
+  std::vector<std::pair<std::string, ops::LowRank>> adapters_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;

@@ -256,6 +256,8 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
           .micro_batches = schedule.micro_batches(last),
           .micro_batch_size = *s.batch.micro_batch_size,
           .iterations = *s.batch.train_iters,
+          .reference = options.task != nullptr && options.task->needs_reference() &&
+                       !s.data.precompute_reference && !has_base_reference(model, s.data),
           .flops = plan::step_flops(model, vocabulary.padded_size, schedule.batch(last),
                                     *s.batch.seq_length),
           .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),

@@ -10,6 +10,7 @@
 #include "plan/known_gpus.h"
 #include "training/evaluate.h"
 #include "training/sample_text.h"
+#include "training/stored_reference.h"
 #include "training/weights_norm.h"
 #include "training/whole_on_one.h"
 
@@ -31,11 +32,12 @@ constexpr int64_t kThreadBytes = int64_t{6}
 // A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
  public:
-  EmptySamples(int64_t length, bool confined) {
+  EmptySamples(int64_t length, bool confined, bool targets) {
     const auto n = static_cast<size_t>(length);
     sample_ = {.tokens = std::vector<int64_t>(n),
                .labels = std::vector<int64_t>(n),
                .position_ids = std::vector<int64_t>(n),
+               .targets = std::vector<double>(targets ? n : 0),
                .loss_mask = std::vector<float>(n, 1),
                .segment_begin = std::vector<int32_t>(confined ? n : 0)};
   }
@@ -49,6 +51,11 @@ class EmptySamples final : public data::Dataset {
 
 bool confined(const settings::TrainSettings& s) { return s.data.confines_attention(); }
 
+// True if batches have the scores to reach, or the roles of tokens in preferences.
+bool has_targets(const settings::TrainSettings& s, const models::Model& model) {
+  return model->score_labels() == 1 || s.data.task == "dpo";
+}
+
 // A micro-batch without its tokens: on meta only the first one is read.
 corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Model& model,
                               const parallel::Ranks& ranks) {
@@ -56,7 +63,7 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Mo
           .tokens = {0},
           .positions = {0},
           .labels = {0},
-          .targets = std::vector<double>(model->score_labels() == 1 ? 1 : 0),
+          .targets = std::vector<double>(has_targets(s, model) ? 1 : 0),
           .loss_mask = {1},
           .sample_ids = {0},
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
@@ -66,8 +73,10 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Mo
 // an index and a segment start for each token besides the values of its own.
 int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
   const int64_t confined = batch.segment_starts.empty() ? 0 : 1,
-                divided = batch.layout.ranks > 1 ? 1 + confined : 0;
-  return batch.layout.sequences * (batch.layout.length * 4 * (4 + confined + divided) + 8);
+                divided = batch.layout.ranks > 1 ? 1 + confined : 0,
+                targets = batch.targets.empty() ? 0 : 4;  // and reference log-probabilities
+  return batch.layout.sequences *
+         (batch.layout.length * 4 * (4 + confined + divided + targets) + 8);
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one
@@ -129,6 +138,19 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
                runtime_, step_options(s, model, task)),
       batch_(empty_batch(s, model, trained_.ranks)) {
   s.runtime.limit_kernels(runtime_.stream());
+  if (task != nullptr && task->needs_reference()) {
+    if (s.data.precompute_reference) {
+      precompute_once();
+    } else if (has_base_reference(model, s.data)) {
+      reference_ = std::make_unique<BaseReference>(trained_, s.precision.type());
+    } else {
+      auto second = std::make_unique<ReferenceModel>(trained_, models::without_adapter(model),
+                                                     s.precision.type(), s.parallel.placement());
+      second->filled();
+      reference_ = std::move(second);
+    }
+    trained_.loss_pass.take_reference(reference_.get());
+  }
   trained_.step.begin(s.optimizer.config);
 }
 
@@ -152,16 +174,24 @@ void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool w
     exact_ = some.size() == phases.size();
     run_pipeline(some, begin, expect_all, write);
   } else {
-    step(std::min(first, less));
+    const auto both = [&](int64_t count) {
+      reference_step(count);
+      step(count);
+    };
+    both(std::min(first, less));
     expect_all();
-    step(less);
-    if (more > less) step(more);
+    both(less);
+    if (more > less) both(more);
     if (s_.log.log_params_norm) norm_once();
     if (evaluates()) evaluate_once();
     if (write) write();
   }
-  work_ = more == last ? works_.at(more)
-                       : plan::extended(works_.at(less), works_.at(more), less, more, last);
+  const auto all = [&, less = less, more = more](const std::map<int64_t, plan::StepWork>& works) {
+    return more == last ? works.at(more)
+                        : plan::extended(works.at(less), works.at(more), less, more, last);
+  };
+  work_ = all(works_);
+  if (reference_) plan::add(work_, all(reference_works_));
 }
 
 // Finds the arenas' high-water marks by replaying the run's steps and the work between them from
@@ -180,6 +210,13 @@ void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
   for (const BatchPhase& phase : phases) {
     seen = marks.see_steps(phase.micro_batches, phase.end) && seen;
     if (&phase == &phases.front()) expect_all();
+  }
+  // Before each step; a pass before the first one leaves nothing behind.
+  if (reference_) {
+    const auto [less, more] = samples(phases.back().micro_batches);
+    reference_step(less);
+    seen = marks.see_between([this, more = more] { reference_step(more); }, every(1, 0), false) &&
+           seen;
   }
   if (s_.log.log_params_norm)
     seen = marks.see_between([this] { norm_once(); }, every(1, 0), false) && seen;
@@ -236,24 +273,47 @@ parallel::ShortSteps MetaRun::samples(int64_t all) const {
   return parallel::short_steps(trained_.ranks.pipeline(), trained_.ranks.stage(), all);
 }
 
-void MetaRun::step(int64_t micro_batches) {
-  while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+std::span<corpus::HostBatch> MetaRun::batches(int64_t count) {
+  while (static_cast<int64_t>(batches_.size()) < count) batches_.push_back(batch_);
+  return std::span(batches_).first(static_cast<size_t>(count));
+}
+
+void MetaRun::reference_step(int64_t micro_batches) {
+  if (!reference_) return;
   recorder_.take();
   runtime_.stream().watch(&recorder_);
-  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  reference_->fill(EmptySamples(0, false, false), batches(micro_batches));
+  runtime_.stream().watch(nullptr);
+  reference_works_[micro_batches] = recorder_.take();
+}
+
+// Enough rows to fill every pass; a set may have more or fewer.
+void MetaRun::precompute_once() {
+  const int64_t rows = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
+                       *s_.batch.micro_batch_size * trained_.ranks.samples().size();
+  const std::vector<int64_t> begins(static_cast<size_t>(rows + 1));
+  values_of_rows(trained_.loss_pass, EmptySamples(*s_.batch.seq_length, true, true), begins,
+                 *s_.batch.micro_batch_size, *s_.batch.seq_length);
+}
+
+void MetaRun::step(int64_t micro_batches) {
+  recorder_.take();
+  runtime_.stream().watch(&recorder_);
+  trained_.step.run(batches(micro_batches), {});
   runtime_.stream().watch(nullptr);
   works_[micro_batches] = recorder_.take();
 }
 
 double MetaRun::seconds_of_step(int64_t micro_batches) {
-  while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+  const std::span<corpus::HostBatch> of_step = batches(micro_batches);
   const double begin = now_seconds();
-  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  if (reference_) reference_->fill(EmptySamples(0, false, false), of_step);
+  trained_.step.run(of_step, {});
   return now_seconds() - begin;
 }
 
 void MetaRun::evaluate_once() {
-  const EmptySamples samples(*s_.batch.seq_length, confined(s_));
+  const EmptySamples samples(*s_.batch.seq_length, confined(s_), has_targets(s_, model_));
   // Enough samples to fill every pass; a set may have more or fewer.
   const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
                          s_.eval_micro_batch() * trained_.ranks.samples().size();

@@ -18,6 +18,7 @@
 #include "settings/settings.h"
 #include "training/plan/arena_marks.h"
 #include "training/plan/make_plan.h"
+#include "training/reference_pass.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -58,7 +59,11 @@ class MetaRun {
   void run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
                     const std::function<void()>& expect_all, const std::function<void()>& write);
   bool evaluates();
+  std::span<corpus::HostBatch> batches(int64_t count);
   void step(int64_t micro_batches);
+  // The reference model's pass before a step.
+  void reference_step(int64_t micro_batches);
+  void precompute_once();
   double seconds_of_step(int64_t micro_batches);
   void evaluate_once();
   void norm_once();
@@ -72,10 +77,12 @@ class MetaRun {
   std::unique_ptr<comm::Group> group_, observed_;
   Runtime runtime_;
   TrainedModel trained_;
+  std::unique_ptr<ReferenceSource> reference_;  // of the task, if it runs before each step
   corpus::HostBatch batch_;
   std::vector<corpus::HostBatch> batches_;
   std::map<int64_t, plan::StepWork>
-      works_;  // work of the last step, by its number of micro-batches
+      works_,  // work of the last step, by its number of micro-batches
+      reference_works_;
   plan::StepWork work_;
   std::optional<std::array<int64_t, kMemoryClasses>>
       marks_;  // high-water marks of the arenas of a pipeline rank

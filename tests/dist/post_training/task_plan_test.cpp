@@ -1,5 +1,5 @@
 // Runs of tasks need what their plans say: memory of every class and traffic, with objectives,
-// score heads and packed rows.
+// score heads, packed rows and reference models.
 #include <gtest/gtest.h>
 
 #include "dist/training/executed_run.h"
@@ -16,10 +16,14 @@ SettledRun run_of(const std::string& task, const std::string& flags) {
 }
 
 TEST(TaskPlan, IsWhatIsExecuted) {
-  for (const std::string task : {"sft", "reward", "classify --labels no yes perhaps"}) {
+  for (const std::string task :
+       {"sft", "dpo", "dpo --precompute-reference", "reward", "classify --labels no yes perhaps"}) {
     for (const std::string layout :
          {"", "--bf16", "--tensor-model-parallel-size 2 --sequence-parallel",
           "--pipeline-model-parallel-size 2 --use-distributed-optimizer --ranks 4",
+          "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+          "--global-batch-size 16",
+          "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
           "--context-parallel-size 2", "--freeze *mlp*"}) {
       SCOPED_TRACE(task + " " + layout);
       const SettledRun run = run_of(task, layout);
@@ -42,6 +46,32 @@ TEST(TaskPlan, IsWhatIsExecuted) {
       EXPECT_EQ(sent, ranks[0].sent);
     }
   }
+}
+
+// A second model is in memory only if it runs in the steps.
+TEST(TaskPlan, CountsTheReferenceModel) {
+  const auto plan_of = [](const std::string& flags) {
+    const SettledRun run = run_of("dpo", flags);
+    settings::TrainSettings settled = run.settings;
+    return make_plan(settled, run.model, run.vocabulary, {.task = run.task, .samples = false});
+  };
+  const auto bytes = [](const plan::Plan& plan, MemoryClass c) {
+    return plan.memory.arenas[static_cast<size_t>(c)];
+  };
+  const auto flops = [](const plan::Plan& plan) {
+    double sum = 0;
+    for (const plan::KernelWork& work : plan.kernels) sum += work.cost.flops;
+    return sum;
+  };
+  const plan::Plan with = plan_of(""), without = plan_of("--reference-free"),
+                   before = plan_of("--precompute-reference");
+  EXPECT_EQ(bytes(with, MemoryClass::parameters), 2 * bytes(without, MemoryClass::parameters));
+  EXPECT_EQ(bytes(before, MemoryClass::parameters), bytes(without, MemoryClass::parameters));
+  EXPECT_EQ(bytes(with, MemoryClass::gradients), bytes(without, MemoryClass::gradients));
+  EXPECT_EQ(bytes(with, MemoryClass::optimizer), bytes(without, MemoryClass::optimizer));
+  EXPECT_GT(flops(with), 1.2 * flops(without));
+  EXPECT_TRUE(with.reference && !without.reference && !before.reference);
+  EXPECT_EQ(flops(before), flops(without));
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 #include <array>
 
 #include "comm/traffic.h"
+#include "corpus/chat/preference_role.h"
 #include "dist/ranks.h"
 #include "training/plan/make_plan.h"
+#include "training/reference_pass.h"
 #include "training/run_plan.h"
+#include "training/stored_reference.h"
 
 namespace megatron::training {
 
@@ -36,7 +39,20 @@ class ContextCounter final : public comm::TrafficListener {
   plan::ContextExchange& counted_;
 };
 
-// A micro-batch of whole sequences, each one document; of a model with one score, pairs of tokens.
+// Makes each sequence two documents, a chosen and a rejected completion.
+inline void make_pairs(corpus::HostBatch& batch) {
+  using enum corpus::PreferenceRole;
+  const int64_t length = batch.layout.length, half = length / 2;
+  batch.targets.clear();
+  for (int64_t i = 0; i < batch.layout.sequences * length; ++i) {
+    const bool second = i % length >= half;
+    batch.targets.push_back(static_cast<double>(second ? rejected : chosen));
+    batch.segment_starts[static_cast<size_t>(i)] = static_cast<int32_t>(second ? half : 0);
+  }
+}
+
+// A micro-batch of whole sequences, each one document, or a pair of completions of --task dpo; of a
+// model with one score, pairs of tokens.
 inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
   const int64_t sequences = *run.settings.batch.micro_batch_size,
                 length = *run.settings.batch.seq_length, vocabulary = run.model->vocab_size(),
@@ -51,8 +67,29 @@ inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
     if (run.settings.data.confines_attention()) batch.segment_starts.push_back(0);
   }
   for (int64_t i = 0; i < sequences; ++i) batch.sample_ids.push_back(first + i);
+  if (run.settings.data.task == "dpo") make_pairs(batch);
   return batch;
 }
+
+// The sequences of whole_batch() as a data set.
+class WholeSamples final : public data::Dataset {
+ public:
+  explicit WholeSamples(const SettledRun& run) : batch_(whole_batch(run, 0)) {}
+  int64_t size() const override { return batch_.layout.sequences; }
+  void read(int64_t k, data::Sample& sample) const override {
+    const corpus::HostBatch one = corpus::sequence_of(batch_, k % size());
+    sample.tokens.assign(one.tokens.begin(), one.tokens.end());
+    sample.labels.assign(one.labels.begin(), one.labels.end());
+    sample.position_ids.assign(one.positions.begin(), one.positions.end());
+    sample.targets = one.targets;
+    sample.loss_mask = one.loss_mask;
+    sample.segment_begin = one.segment_starts;
+  }
+  void read_filler(data::Sample& sample) const override { read(0, sample); }
+
+ private:
+  corpus::HostBatch batch_;
+};
 
 inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
   const settings::TrainSettings& s = run.settings;
@@ -64,7 +101,24 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     TrainedModel trained(run.model, s.precision.type(), 1, model_layout(s, run.model), *world,
                          runtime, step_options(s, run.model, run.task.get()));
+    std::optional<ReferenceModel> reference;
+    const bool compares = run.task != nullptr && run.task->needs_reference(),
+               before = s.data.precompute_reference;
+    const WholeSamples samples(run);
+    const int64_t length = *s.batch.seq_length;
+    if (compares && !before) {
+      reference.emplace(trained, run.model, s.precision.type(), s.parallel.placement());
+      for (const parallel::Shard& shard : reference->shards())
+        parallel::initialize(shard, 1, runtime.stream());
+      reference->filled();
+    }
     trained.initialize(1);
+    if (compares && before) {
+      trained.step.data_parallel().parameters_changed();
+      std::vector<int64_t> begins = {0};
+      while (std::ssize(begins) < 50) begins.push_back(begins.back() + length);
+      values_of_rows(trained.loss_pass, samples, begins, *s.batch.micro_batch_size, length);
+    }
     trained.step.begin(s.optimizer.config);
     std::vector<corpus::HostBatch> batches;
     for (int64_t i = 0; i < s.batch.schedule.micro_batches(0); ++i) {
@@ -74,6 +128,10 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
     }
     for (int step = 1; step <= steps; ++step) {
       counter.counts = step == steps;
+      for (corpus::HostBatch& batch : batches)
+        if (compares && before)
+          corpus::set_reference(batch, std::vector<double>(batch.whole().tokens.size()));
+      if (reference) reference->fill(samples, batches);
       own.loss = trained.step.run(batches, {.learning_rate = 1e-3}).loss;
       world->barrier("end of the step");  // reports the calls of other threads
     }

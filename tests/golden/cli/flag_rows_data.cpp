@@ -88,6 +88,10 @@ std::vector<FlagRow> preference_flags() {
       {"simpo-gamma", "loss", "--simpo-gamma 1", simpo, "", "", dpo},
       {"cpo-alpha", "loss", "--cpo-alpha 0.5", simpo, "", "", dpo},
       {"alphapo-alpha", "loss", "--alphapo-alpha 0.5", simpo, "", "", dpo},
+      {"reference-model", "loss", "--reference-model {w}/base", dpo, "",
+       dpo + "--save {w}/base --seed 7", simpo},
+      {"precompute-reference", "files", "--precompute-reference",
+       dpo + "--data-cache-path {w}/cache", "", "", simpo + "--data-cache-path {w}/cache"},
   };
 }
 

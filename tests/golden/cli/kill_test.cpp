@@ -39,8 +39,7 @@ TEST(KillOfContextRanks, BetweenFourPairsOfSizes) {
 // Runs of examples, whose rows are packed and drawn anew in each epoch.
 TEST(KillOfTasks, OfEveryKind) {
   const Workplace data;
-  std::ofstream chats(data / "sft.jsonl"), pairs(data / "reward.jsonl"),
-      labels(data / "classify.jsonl");
+  std::ofstream chats(data / "chats"), pairs(data / "pairs"), labels(data / "labels");
   for (int i = 0; i < 31; ++i) {
     const std::string text(static_cast<size_t>(1 + i % 7), 'a'),
         chosen = "b" + std::to_string(i % 5), rejected = "c" + std::to_string(i % 3);
@@ -51,12 +50,15 @@ TEST(KillOfTasks, OfEveryKind) {
            << "\"}\n";
   }
   for (std::ofstream* file : {&chats, &pairs, &labels}) file->close();
-  for (const char* task : {"sft", "reward", "classify"}) {
+  for (const auto& [task, file] : {std::pair{"sft", "chats"},
+                                   {"dpo", "pairs"},
+                                   {"dpo --precompute-reference", "pairs"},
+                                   {"reward", "pairs"},
+                                   {"classify", "labels"}}) {
     SCOPED_TRACE(task);
-    KillSeries(
-        {"--ranks 1"}, 1, 9,
-        fmt::format("{} --vocab-size 512 --tokenizer-model {} --data-path {}", task,
-                    vectors("post_training/sft/chatml"), data / (task + std::string(".jsonl"))))
+    KillSeries({"--ranks 1"}, 1, 9,
+               fmt::format("{} --vocab-size 512 --tokenizer-model {} --data-path {}", task,
+                           vectors("post_training/sft/chatml"), data / file))
         .run();
   }
 }

@@ -1,6 +1,7 @@
 // Compares ranges of parameters with the placement's definition, element by element.
 #include "checkpoint/tensor_blocks.h"
 
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -42,8 +43,11 @@ int64_t stored_index(const Held& held, int64_t local) {
     stored.set(-2, held.part.global[-1]);
     std::swap(at[at.size() - 1], at[at.size() - 2]);
   }
+  std::vector<int> order = {0, 1, 2};  // dims on disk, slowest first
+  if (held.part.joined == CanonicalTensor::Joined::columns) order = {1, 2, 0};
   int64_t index = 0;
-  for (int d = 0; d < stored.rank(); ++d) index = index * stored[d] + at[static_cast<size_t>(d)];
+  for (const int d : order)
+    if (d < stored.rank()) index = index * stored[d] + at[static_cast<size_t>(d)];
   return index;
 }
 
@@ -55,6 +59,8 @@ Held random_held(std::mt19937& random) {
   held.part.name = "a";
   held.part.transposed = below(2) == 0;
   const int rank = static_cast<int>(held.part.transposed ? 2 + below(2) : below(4));
+  using Joined = CanonicalTensor::Joined;
+  if (rank == 3) held.part.joined = std::array{Joined::no, Joined::rows, Joined::columns}[below(3)];
   std::vector<int64_t> sizes;
   for (int d = 0; d < rank; ++d) sizes.push_back(1 + below(d == 0 ? 40 : 9));
   held.part.global = Shape(std::span<const int64_t>(sizes));
@@ -77,13 +83,15 @@ Held random_held(std::mt19937& random) {
   return held;
 }
 
-// At most three per matrix. There is one matrix for each index of the dims before the last two.
+// At most three per matrix. There is one matrix for each index of the dims before the last two; if
+// the first is the fastest on disk, one for each row of it.
 size_t most_blocks(const Held& held) {
   int64_t most = 3;
   for (int d = 0; d < held.shape.rank(); ++d) {
     most *= static_cast<int64_t>(held.part.slices(d).size());
     if (d + 2 < held.shape.rank()) most *= held.shape[d];
   }
+  if (held.part.joined == CanonicalTensor::Joined::columns) most *= held.shape[-2];
   return static_cast<size_t>(most);
 }
 
@@ -128,6 +136,25 @@ TEST(Blocks, OfAnyRangeTakeEachElementOnce) {
     }
     ASSERT_EQ(found, expected(held, begin, size)) << round;
   }
+}
+
+// PEFT's adapters of fused experts: A [E * r, in], and B [out, r * E] with the expert fastest.
+TEST(Blocks, OfJoinedExpertsAreOneMatrixOnDisk) {
+  using Joined = CanonicalTensor::Joined;
+  const auto shape = [](Joined joined, bool transposed) {
+    return CanonicalTensor{.global = {4, 2, 3}, .transposed = transposed, .joined = joined}
+        .stored_shape();
+  };
+  EXPECT_EQ(shape(Joined::rows, false), (Shape{8, 3}));
+  EXPECT_EQ(shape(Joined::columns, false), (Shape{2, 12}));
+  EXPECT_EQ(shape(Joined::rows, true), (Shape{12, 2}));
+  EXPECT_EQ(shape(Joined::columns, true), (Shape{3, 8}));
+  // Two experts of four in a whole B: a run of two for each element of an expert.
+  const CanonicalTensor b{
+      .global = {4, 2, 3}, .held = {{0, {{1, 0, 2}}}}, .joined = Joined::columns};
+  const std::vector<Block> blocks = blocks_of(b, {2, 2, 3}, 0, 12);
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(region_of(blocks[0]), (Region{.begin = 1, .count = 6, .stride = 4, .run = 2}));
 }
 
 // A range as a separate value: read from disk, packed in pieces and written again.

@@ -136,7 +136,7 @@ TEST(Recipe, NamesAreThoseOfTheFolder) {
   const fs::path folder = fs::path(MEGATRON_TEST_SOURCES) / "../recipes";
   const std::vector<std::string> recipes = settings::recipe_names(),
                                  models = settings::model_config_names();
-  EXPECT_EQ(recipes.size(), 37u);
+  EXPECT_EQ(recipes.size(), 41u);
   EXPECT_EQ(models.size(), 29u);
   size_t files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

@@ -24,7 +24,7 @@ class EndTokens : public ::testing::Test {
   Ids of(const std::string& generation, const std::string& config) const {
     write_file(folder_ + "/generation_config.json", generation);
     write_file(folder_ + "/config.json", config);
-    return end_tokens(folder_, tokenizer_);
+    return end_tokens({folder_}, tokenizer_);
   }
 
   std::string folder_;
@@ -33,7 +33,7 @@ class EndTokens : public ::testing::Test {
 };
 
 TEST_F(EndTokens, TheGenerationConfigGoesFirst) {
-  EXPECT_EQ(end_tokens(folder_, tokenizer_), (Ids{0})) << "no file";
+  EXPECT_EQ(end_tokens({folder_}, tokenizer_), (Ids{0})) << "no file";
   EXPECT_EQ(of(R"({"eos_token_id": [7, 0, 9, 7]})", R"({"eos_token_id": 5})"), (Ids{7, 0, 9}));
   EXPECT_EQ(of(R"({"eos_token_id": 7})", R"({"eos_token_id": [5]})"), (Ids{7, 0}));
   EXPECT_EQ(of("{}", R"({"eos_token_id": [5, 6]})"), (Ids{5, 6, 0}));

@@ -42,13 +42,11 @@ TEST(AdapterSettings, TheRankAloneAdaptsEveryLinearModule) {
   EXPECT_EQ(models::adapter_of(c, "model.layers.0.mlp.up_proj", models::ModuleKind::linear),
             (models::ModuleAdapter{.rank = 8, .alpha = 8, .scale = 1}));
   EXPECT_FALSE(models::adapter_of(c, "lm_head", models::ModuleKind::output));
-  EXPECT_EQ(c.dropout, 0);
-  EXPECT_EQ(AdapterSettings().plus_ratio, 1);
+  EXPECT_EQ(c.b_rate, 1);
 }
 
 TEST(AdapterSettings, FlagsMakeTheConfiguration) {
   const models::LoraConfig c = config_of({{"lora-alpha", {"16"}},
-                                          {"lora-dropout", {"0.1"}},
                                           {"lora-target", {"q_proj", "self_attn.v_proj"}},
                                           {"lora-exclude", {".*\\.5\\..*"}},
                                           {"lora-layers", {"1", "4-6"}},
@@ -56,20 +54,27 @@ TEST(AdapterSettings, FlagsMakeTheConfiguration) {
                                           {"lora-alpha-pattern", {"(?=v)v_proj=0.5"}},
                                           {"lora-modules-to-save", {"lm_head"}},
                                           {"lora-bias", {"lora_only"}},
-                                          {"lora-token-indices", {"7", "100-102"}},
                                           {"use-rslora", {}},
                                           {"use-dora", {}}});
   const Json expected = Json::parse(R"({
-    "r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "bias": "lora_only", "use_rslora": true,
+    "r": 8, "lora_alpha": 16, "bias": "lora_only", "use_rslora": true,
     "use_dora": true, "target_modules": ["q_proj", "self_attn.v_proj"],
     "exclude_modules": ".*\\.5\\..*", "layers_to_transform": [1, 4, 5, 6],
     "rank_pattern": {"layers\\.4\\..*": 2, "v_proj": 4}, "alpha_pattern": {"(?=v)v_proj": 0.5},
-    "modules_to_save": ["lm_head"], "trainable_token_indices": [7, 100, 101, 102],
+    "modules_to_save": ["lm_head"],
     "peft_type": "LORA", "task_type": "CAUSAL_LM"})");
   const Json written = models::to_json(c);
   for (const auto& [key, value] : expected.as_object()) EXPECT_EQ(written[key], value) << key;
   EXPECT_EQ(models::adapter_of(c, "model.layers.4.self_attn.v_proj", models::ModuleKind::linear),
             (models::ModuleAdapter{.rank = 2, .alpha = 0.5, .scale = 0.5 / std::sqrt(2.0)}));
+}
+
+TEST(AdapterSettings, ParametersOfExpertsAreTargetsBesideModules) {
+  const models::LoraConfig c = config_of({{"lora-target-parameters", {"experts.gate_up_proj"}}});
+  EXPECT_TRUE(c.all_linear);
+  EXPECT_EQ(models::adapter_of_parameter(c, "model.layers.0.mlp.experts.gate_up_proj"),
+            (models::ModuleAdapter{.rank = 8, .alpha = 8, .scale = 1}));
+  EXPECT_FALSE(models::adapter_of_parameter(c, "model.layers.0.mlp.experts.down_proj"));
 }
 
 TEST(AdapterSettings, APatternOrAllLinearStandsAlone) {
@@ -82,12 +87,8 @@ TEST(AdapterSettings, StartFromADirectory) {
   const std::string patterns = std::string(MEGATRON_GOLDEN) + "/adapters/patterns";
   const models::LoraConfig c = *adapter_flags({{"adapter", {patterns}}}).config();
   EXPECT_EQ(c.rank_pattern.size(), 3u);
-  EXPECT_EQ(c.dropout, 0);
-  const models::LoraConfig dropout =
-      *adapter_flags(
-           {{"adapter", {patterns}}, {"lora-dropout", {"0.5"}}, {"lora-plus-ratio", {"4"}}})
-           .config();
-  EXPECT_EQ(dropout.dropout, 0.5);
+  EXPECT_EQ(adapter_flags({{"adapter", {patterns}}, {"lora-plus-ratio", {"4"}}}).config()->b_rate,
+            4);
   for (const GivenFlag& flag : {GivenFlag{"lora-rank", {"4"}}, GivenFlag{"use-dora", {}},
                                 GivenFlag{"lora-target", {"q_proj"}}})
     expect_contains(error_of([&] { adapter_flags({{"adapter", {patterns}}, flag}).check(); }),
@@ -104,7 +105,6 @@ TEST(AdapterSettings, ErrorsNameFlagAndValue) {
   } kBad[] = {
       {{"lora-rank", {"-1"}}, {"-1", "1048576"}},
       {{"lora-alpha", {"0"}}, {"--lora-alpha is 0"}},
-      {{"lora-dropout", {"1"}}, {"--lora-dropout is 1", "[0, 1)"}},
       {{"lora-plus-ratio", {"0"}}, {"--lora-plus-ratio is 0"}},
       {{"lora-target", {"q_proj", ".*k"}}, {"--lora-target", "'.*k'", "(?:a|b)"}},
       {{"lora-target", {"q_proj", "all-linear"}}, {"--lora-target", "all-linear"}},
@@ -123,18 +123,13 @@ TEST(AdapterSettings, ErrorsNameFlagAndValue) {
       {{"lora-alpha-pattern", {"q_proj=nan"}}, {"--lora-alpha-pattern", "'q_proj=nan'"}},
       {{"lora-alpha-pattern", {"=2"}}, {"--lora-alpha-pattern", "'=2'", "an alpha"}},
       {{"lora-modules-to-save", {""}}, {"--lora-modules-to-save", "empty"}},
-      {{"lora-token-indices", {"x"}}, {"--lora-token-indices", "'x'"}},
+      {{"lora-target-parameters", {""}}, {"--lora-target-parameters", "empty"}},
   };
   for (const auto& [flag, parts] : kBad) {
     const std::string error = error_of([&] { config_of({flag}); });
     for (const auto part : parts) EXPECT_TRUE(megatron::testing::has(error, part)) << error;
     EXPECT_FALSE(error.empty()) << flag.name;
   }
-  expect_contains(
-      error_of([] {
-        config_of({{"lora-token-indices", {"1"}}, {"lora-modules-to-save", {"embed_tokens"}}});
-      }),
-      {"--lora-token-indices", "--lora-modules-to-save"});
 }
 
 TEST(AdapterSettings, FlagsWithoutAnAdapterDoNothing) {

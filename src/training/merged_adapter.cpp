@@ -1,0 +1,389 @@
+#include "training/merged_adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/divide.h"
+#include "base/error.h"
+#include "checkpoint/name_list.h"
+#include "checkpoint/tensor_copy.h"
+#include "models/adapters/adapter_directory.h"
+#include "models/stage.h"
+#include "tensor/element_types.h"
+#include "training/stored_names.h"
+
+namespace megatron::training {
+namespace {
+
+using checkpoint::kAdapterConfig, checkpoint::kAdapterPrefix;
+using checkpoint::TensorFiles, checkpoint::TensorInfo;
+using models::AdapterPart, models::stored_name;
+
+constexpr int64_t kBlockElements = int64_t{1} << 20;
+constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+
+// The common type of both: that of computations for elements of type S.
+template <class S>
+using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
+
+template <class T>
+std::vector<T> values(const TensorFiles& files, const std::string& name, int64_t begin,
+                      int64_t count) {
+  const std::vector<std::byte> bytes = files.read(name, begin, count);
+  std::vector<T> values(static_cast<size_t>(count));
+  for_floating_type(files.find(name)->dtype, [&]<class S>(S element) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      std::memcpy(&element, bytes.data() + i * sizeof(S), sizeof(S));
+      values[i] = static_cast<T>(static_cast<Wide<S>>(element));
+    }
+  });
+  return values;
+}
+
+template <class T>
+std::vector<T> values(const TensorFiles& files, const std::string& name) {
+  return values<T>(files, name, 0, files.find(name)->shape.elements());
+}
+
+template <class T>
+void store(std::span<const T> values, DType type, std::byte* out) {
+  for_floating_type(type, [&]<class S>(S element) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      element = static_cast<S>(static_cast<Wide<S>>(values[i]));
+      std::memcpy(out + i * sizeof(S), &element, sizeof(S));
+    }
+  });
+}
+
+template <class T>
+std::vector<T> transposed(const std::vector<T>& matrix, int64_t rows, int64_t columns) {
+  std::vector<T> result(matrix.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      result[static_cast<size_t>(c * rows + r)] = matrix[static_cast<size_t>(r * columns + c)];
+  return result;
+}
+
+// left [rows, rank] x right [rank, columns], added to rows of a matrix.
+template <class T>
+struct Product {
+  std::vector<T> left, right;
+  int64_t rank = 0;
+  T scale = 0;
+
+  void add_to(std::span<T> row, int64_t number) const {
+    std::vector<T> sum(row.size());
+    for (int64_t k = 0; k < rank; ++k) {
+      const T factor = left[static_cast<size_t>(number * rank + k)];
+      const T* const with = right.data() + k * static_cast<int64_t>(row.size());
+      for (size_t i = 0; i < row.size(); ++i) sum[i] += factor * with[i];
+    }
+    for (size_t i = 0; i < row.size(); ++i) row[i] += scale * sum[i];
+  }
+};
+
+template <class T>
+Product<T> product_of(const MergedAdapter::Change& change, const TensorFiles& files) {
+  const Shape &a = files.find(change.a)->shape, &b = files.find(change.b)->shape;
+  Product<T> product{.rank = a[0], .scale = static_cast<T>(change.scale)};
+  std::vector<T> a_values = values<T>(files, change.a), b_values = values<T>(files, change.b);
+  if (change.transposed) {
+    product.left = transposed(a_values, a[0], a[1]);
+    product.right = transposed(b_values, b[0], b[1]);
+  } else {
+    product.left = std::move(b_values);
+    product.right = std::move(a_values);
+  }
+  return product;
+}
+
+template <class T>
+double square_sum(std::span<const T> row) {
+  double sum = 0;
+  for (const T value : row) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+template <class T>
+T ratio_of_lengths(T wanted, double squares) {
+  return squares > 0 ? static_cast<T>(static_cast<double>(wanted) / std::sqrt(squares)) : T{0};
+}
+
+// The computation of one tensor, block by block of rows, so that it does not depend on the number
+// of threads.
+template <class T>
+class Merging {
+ public:
+  Merging(const MergedAdapter& merged, const MergedAdapter::Change& change, ThreadPool& pool)
+      : change_(change),
+        pool_(pool),
+        info_(*merged.base().find(change.stored)),
+        replaced_(!change.replacement.empty()),
+        source_(replaced_ ? merged.adapter().tensors() : merged.base().tensors()),
+        columns_(info_.shape[info_.shape.rank() - 1]),
+        rows_(columns_ == 0 ? 0 : info_.shape.elements() / columns_),
+        block_rows_(std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, columns_))) {
+    const TensorFiles& adapter = merged.adapter().tensors();
+    if (!change.a.empty()) product_ = product_of<T>(change, adapter);
+    if (!change.bias.empty()) bias_ = values<T>(adapter, change.bias);
+    if (!change.magnitude.empty()) magnitude_ = values<T>(adapter, change.magnitude);
+    if (change.transposed && !magnitude_.empty()) column_factors_ = lengthening();
+  }
+
+  void write(std::span<std::byte> out) const {
+    for_each_block([&](int64_t block, std::span<T> sums) {
+      const int64_t first = block * block_rows_;
+      for (int64_t r = 0; r < static_cast<int64_t>(sums.size()) / columns_; ++r)
+        set_length(row_of(sums, r), first + r);
+      store(std::span<const T>(sums), info_.dtype,
+            out.data() + first * columns_ * size_of(info_.dtype));
+    });
+  }
+
+ private:
+  std::span<T> row_of(std::span<T> block, int64_t row) const {
+    return block.subspan(static_cast<size_t>(row * columns_), static_cast<size_t>(columns_));
+  }
+
+  // Calls f(block, elements) with the sums, before DoRA's lengths.
+  template <class F>
+  void for_each_block(const F& f) const {
+    pool_.parallel_for(ceil_div(rows_, block_rows_), [&](int64_t block, int) {
+      const int64_t first = block * block_rows_, count = std::min(block_rows_, rows_ - first);
+      std::vector<T> sums = values<T>(source_, replaced_ ? change_.replacement : change_.stored,
+                                      first * columns_, count * columns_);
+      for (int64_t r = 0; r < count; ++r) {
+        const std::span<T> row = row_of(sums, r);
+        if (product_) product_->add_to(row, first + r);
+        for (size_t i = 0; i < bias_.size(); ++i)
+          row[i] += static_cast<T>(change_.scale) * bias_[i];
+      }
+      f(block, std::span<T>(sums));
+    });
+  }
+
+  // Factors that give each column its length.
+  std::vector<T> lengthening() const {
+    const auto width = static_cast<size_t>(columns_);
+    std::vector<std::vector<double>> squares(static_cast<size_t>(ceil_div(rows_, block_rows_)));
+    for_each_block([&](int64_t block, std::span<T> sums) {
+      std::vector<double>& of_block = squares[static_cast<size_t>(block)];
+      of_block.resize(width);
+      for (size_t i = 0; i < sums.size(); ++i)
+        of_block[i % width] += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);
+    });
+    std::vector<T> factors(width);
+    for (size_t c = 0; c < width; ++c) {
+      double sum = 0;
+      for (const std::vector<double>& of_block : squares) sum += of_block[c];
+      factors[c] = ratio_of_lengths(magnitude_[c], sum);
+    }
+    return factors;
+  }
+
+  void set_length(std::span<T> row, int64_t number) const {
+    for (size_t i = 0; i < column_factors_.size(); ++i) row[i] *= column_factors_[i];
+    if (magnitude_.empty() || change_.transposed) return;
+    const T factor = ratio_of_lengths(magnitude_[static_cast<size_t>(number)],
+                                      square_sum(std::span<const T>(row)));
+    for (T& value : row) value *= factor;
+  }
+
+  const MergedAdapter::Change& change_;
+  ThreadPool& pool_;
+  const TensorInfo& info_;
+  const bool replaced_;
+  const TensorFiles& source_;
+  const int64_t columns_, rows_, block_rows_;
+  std::optional<Product<T>> product_;
+  std::vector<T> bias_, magnitude_, column_factors_;
+};
+
+models::LoraConfig config_of(const checkpoint::ModelDirectory& directory) {
+  const std::string file = fmt::format("{}/{}", directory.path(), kAdapterConfig);
+  MG_CHECK(directory.is_adapter(), "'{}' is not the directory of an adapter: it needs {} and {}",
+           directory.path(), kAdapterConfig, checkpoint::kAdapterFile);
+  return models::lora_from_json(directory.config()[kAdapterConfig], file);
+}
+
+models::ModuleKind kind_of(parallel::Role role) {
+  if (role == parallel::Role::embedding) return models::ModuleKind::embedding;
+  return role == parallel::Role::output ? models::ModuleKind::output : models::ModuleKind::linear;
+}
+
+}  // namespace
+
+MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory)
+    : adapter_(directory),
+      base_(directory.base_path(), {.ignore_surplus = directory.options().ignore_surplus}),
+      config_(config_of(directory)),
+      model_(models::model_of(base_)) {
+  MG_CHECK(config_.target_parameters.empty(),
+           "'{}' adapts experts as one parameter (target_parameters: {}), which cannot be merged; "
+           "adapters of each expert's matrices can",
+           directory.path(), checkpoint::counted(config_.target_parameters));
+  MG_CHECK(config_.trainable_token_indices.empty(),
+           "'{}' trains rows of an embedding (trainable_token_indices), which cannot be merged",
+           directory.path());
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  find_changes(*model_.build(shapes_only, DType::f32, 0, {.layers = model_->num_layers()}, {}));
+  check_all_used();
+}
+
+void MergedAdapter::find_changes(const models::Stage& base_stage) {
+  const StoredNames names(whole_model(base_stage), base_);
+  for (const parallel::ParameterSpec* spec : models::tensors_of(base_stage))
+    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+      add_change(*spec, tensor, names.of(tensor.name));
+  // The second copy of a matrix that is embedding and output layer.
+  const auto tied = model_->tied_output();
+  for (const StoredNames::LeftOut& copy : names.left_out()) {
+    if (!tied || !copy.name.ends_with(tied->output)) continue;
+    const auto table = std::ranges::find(changes_, tied->table, &Change::name);
+    if (table == changes_.end()) continue;
+    changes_.push_back(*table);
+    changes_.back().stored = copy.name;
+  }
+}
+
+std::string MergedAdapter::take(const std::string& name) {
+  if (adapter_.find(name) == nullptr) return {};
+  used_.insert(name);
+  return name;
+}
+
+void MergedAdapter::check_shape(const std::string& name, const Shape& shape,
+                                const std::string& of) const {
+  const TensorInfo& info = *adapter_.find(name);
+  MG_CHECK(info.shape == shape,
+           "the tensor '{}' of the adapter '{}' has shape {}; for '{}' of the base model '{}' it "
+           "must have {}",
+           name, adapter_.path(), info.shape.str(), of, base_.path(), shape.str());
+  MG_CHECK(info.foreign_type.empty() && is_floating(info.dtype),
+           "the tensor '{}' of the adapter '{}' has type {}; it must be f64, f32, bf16 or f16",
+           name, adapter_.path(), type_name(info));
+}
+
+void MergedAdapter::add_matrices(Change& change, const std::string& module, double scale,
+                                 int64_t rank, const Shape& shape) {
+  change.scale = scale;
+  change.a = take(stored_name(module, AdapterPart::a));
+  change.b = take(stored_name(module, AdapterPart::b));
+  int64_t out = shape[shape.rank() - 2], in = shape[shape.rank() - 1];
+  if (change.a.empty()) {
+    change.a = take(stored_name(module, AdapterPart::embedding_a));
+    change.b = take(stored_name(module, AdapterPart::embedding_b));
+    if (!change.a.empty()) {
+      change.transposed = true;
+      std::swap(in, out);  // an embedding is [in, out], as a matrix of one-hot rows
+    }
+  }
+  MG_CHECK(!change.a.empty() && !change.b.empty(),
+           "the adapter '{}' has no matrices A and B for {}, which {} says that it adapts",
+           adapter_.path(), module, kAdapterConfig);
+  check_shape(change.a, {rank, in}, change.name);
+  check_shape(change.b, {out, rank}, change.name);
+  if (!config_.weight_decomposed) return;
+  change.magnitude = take(stored_name(module, AdapterPart::magnitude));
+  MG_CHECK(!change.magnitude.empty(), "the adapter '{}' has no lora_magnitude_vector for {}",
+           adapter_.path(), module);
+  check_shape(change.magnitude, {out}, change.name);
+}
+
+void MergedAdapter::add_change(const parallel::ParameterSpec& spec,
+                               const parallel::CanonicalTensor& tensor, const std::string& stored) {
+  const std::string &name = tensor.name, module = name.substr(0, name.rfind('.')),
+                    leaf = name.substr(module.size());
+  Change change{.name = name, .stored = stored, .transposed = tensor.transposed};
+  if (leaf == kWeight) change.replacement = take(stored_name(module, AdapterPart::base_weight));
+  if (leaf == kBias) change.replacement = take(stored_name(module, AdapterPart::base_bias));
+  if (change.replacement.empty()) change.replacement = take(std::string(kAdapterPrefix) + name);
+  const bool matrix = leaf == kWeight && tensor.stored_shape().rank() == 2;
+  const auto adapted = matrix || (leaf == kBias && config_.lora_bias)
+                           ? models::adapter_of(config_, module, kind_of(spec.role))
+                           : std::nullopt;
+  if (adapted && matrix) {
+    const auto tied = model_->tied_output();
+    MG_CHECK(!tied || tied->table != name,
+             "'{}' adapts {}, which in '{}' is the output layer, too (tie_word_embeddings), but "
+             "has no adapter there: they cannot be merged into one matrix",
+             adapter_.path(), module, base_.path());
+    add_matrices(change, module, adapted->scale, adapted->rank, tensor.global);
+  } else if (adapted) {
+    change.scale = adapted->scale;
+    change.bias = take(stored_name(module, AdapterPart::b_bias));
+    MG_CHECK(!change.bias.empty(), "the adapter '{}' has no bias of B for {}", adapter_.path(),
+             module);
+    check_shape(change.bias, tensor.global, name);
+  }
+  if (change.replacement.empty() && change.a.empty() && change.bias.empty()) return;
+  const TensorInfo* const info = base_.find(stored);
+  MG_CHECK(info != nullptr, "the base model '{}' has no tensor '{}', which '{}' changes",
+           base_.path(), name, adapter_.path());
+  MG_CHECK(info->shape == tensor.stored_shape() && info->foreign_type.empty() &&
+               is_floating(info->dtype),
+           "the tensor '{}' of '{}' has shape {} and type {}; to be merged it must have {} and be "
+           "f64, f32, bf16 or f16",
+           stored, base_.path(), info->shape.str(), type_name(*info), tensor.stored_shape().str());
+  if (!change.replacement.empty()) check_shape(change.replacement, info->shape, name);
+  changes_.push_back(std::move(change));
+}
+
+void MergedAdapter::check_all_used() const {
+  std::vector<std::string> unused;
+  for (const std::string& name : adapter_.tensor_names())
+    if (name.starts_with(kAdapterPrefix) && !used_.contains(name)) unused.push_back(name);
+  MG_CHECK(unused.empty(),
+           "the adapter '{}' has tensors that cannot be merged into the model '{}', because it has "
+           "no such module, or because {} does not adapt it: {}",
+           adapter_.path(), base_.path(), kAdapterConfig, checkpoint::counted(unused));
+  MG_CHECK(!changes_.empty(), "the adapter '{}' changes no tensor of the model '{}'",
+           adapter_.path(), base_.path());
+}
+
+std::string MergedAdapter::text() const {
+  int64_t matrices = 0, biases = 0, replaced = 0;
+  for (const Change& change : changes_) {
+    matrices += !change.a.empty();
+    biases += !change.bias.empty();
+    replaced += !change.replacement.empty() && change.a.empty() && change.bias.empty();
+  }
+  std::string text;
+  const auto add = [&text](int64_t count, std::string_view what) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  };
+  add(matrices,
+      config_.weight_decomposed ? "matrices with adapters (DoRA)" : "matrices with adapters");
+  add(biases, "biases with adapters");
+  add(replaced, "tensors replaced");
+  return text;
+}
+
+std::vector<std::byte> MergedAdapter::merged(const Change& change, ThreadPool& pool) const {
+  const TensorInfo& info = *base_.find(change.stored);
+  std::vector<std::byte> out(static_cast<size_t>(info.shape.elements() * size_of(info.dtype)));
+  if (info.dtype == DType::f64) Merging<double>(*this, change, pool).write(out);
+  else Merging<float>(*this, change, pool).write(out);
+  return out;
+}
+
+void load_merged(const MergedAdapter& merged, const std::vector<checkpoint::HeldTensor>& held,
+                 const WholeModel& whole, ThreadPool& pool) {
+  load_weights(merged.base(), held, whole, {.tells = false});
+  for (const MergedAdapter::Change& change : merged.changes()) {
+    const std::vector<std::byte> bytes = merged.merged(change, pool);
+    const DType type = merged.base().find(change.stored)->dtype;
+    for (const checkpoint::HeldTensor& tensor : held) {
+      for (const parallel::CanonicalTensor& part : tensor.placement->tensors) {
+        if (part.name != change.name) continue;
+        checkpoint::HeldTensor here = tensor;
+        here.value = on_host(tensor.value);
+        checkpoint::read_part(part, bytes, type, here);
+        if (!tensor.value.device().is_host()) copy_bytes_from(tensor.value, bytes_of(here.value));
+      }
+    }
+  }
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,77 @@
+// The weights of a base model with a LoRA adapter merged into them, computed from the files of
+// both.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/model_directory.h"
+#include "models/adapters/lora_config.h"
+#include "models/model.h"
+#include "training/whole_model.h"
+
+namespace megatron::training {
+
+class MergedAdapter {
+ public:
+  // directory: an adapter's; must outlive this. Reads names and shapes only. Throws Error naming a
+  // target without its tensors, tensors that belong to no target, wrong shapes, and what cannot be
+  // merged: experts adapted as one parameter, trained rows of an embedding, an embedding that is
+  // also the output layer.
+  explicit MergedAdapter(const checkpoint::ModelDirectory& directory);
+
+  // A tensor of the base that the adapter changes.
+  struct Change {
+    std::string name, stored;  // in the model, and in base()
+    std::string replacement;   // the adapter's tensor in its place; "": none
+    // Added to it: a bias, or the product of two matrices, each "" if there is none.
+    std::string a, b, bias;
+    std::string magnitude;  // DoRA's: lengths of the outputs' weights; "": none
+    double scale = 0;
+    bool transposed = false;  // stored as [in, out]
+  };
+  const std::vector<Change>& changes() const { return changes_; }
+  const checkpoint::ModelDirectory& base() const { return base_; }
+  const checkpoint::ModelDirectory& adapter() const { return adapter_; }
+  const models::Model& model() const { return model_; }  // the base's
+  // "4 matrices with adapters, 2 tensors replaced"
+  std::string text() const;
+
+  // The merged tensor in the base's type and layout. Computed in fp32, or fp64 for a tensor in
+  // fp64, and rounded once; in memory are the result and, of each thread, about a million elements.
+  std::vector<std::byte> merged(const Change& change, ThreadPool& pool) const;
+
+ private:
+  void find_changes(const models::Stage& base_stage);
+  void add_change(const parallel::ParameterSpec& spec, const parallel::CanonicalTensor& tensor,
+                  const std::string& stored);
+  void add_matrices(Change& change, const std::string& module, double scale, int64_t rank,
+                    const Shape& shape);
+  // The adapter's name of a tensor, which counts as used; "" if it has none.
+  std::string take(const std::string& name);
+  void check_shape(const std::string& name, const Shape& shape, const std::string& of) const;
+  void check_all_used() const;
+
+  const checkpoint::ModelDirectory& adapter_;
+  checkpoint::ModelDirectory base_;
+  models::LoraConfig config_;
+  models::Model model_;
+  std::vector<Change> changes_;
+  std::set<std::string> used_;  // names of the adapter's tensors
+};
+
+// Fills this rank's part of the base model with the merged weights.
+void load_merged(const MergedAdapter& merged, const std::vector<checkpoint::HeldTensor>& held,
+                 const WholeModel& whole, ThreadPool& pool);
+
+// Writes the directory of the merged model: the base's configuration, shards and other files, and
+// the tokenizer of the adapter if it has one. Atomic: a directory `path` exists only when it is
+// complete. Memory for one tensor. Throws Error if `path` exists. progress: called with the bytes
+// of weights written so far, of total_bytes.
+void save_merged(const MergedAdapter& merged, const std::string& path, ThreadPool& pool,
+                 const std::function<void(int64_t bytes, int64_t total_bytes)>& progress = {});
+
+}  // namespace megatron::training
