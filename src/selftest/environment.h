@@ -41,10 +41,11 @@ struct Fault {
   // layouts with one rank, cannot detect the fault.
   std::function<bool(const MatrixRow&)> in_row;
   std::function<Environment()> environment;
+  bool of_adapters = false;
 };
 const std::vector<Fault>& faults();
-// True if a row of next tokens shows the fault; other tasks do not make all calls that faults
-// change.
+// True if a row of next tokens, or of adapters for a fault of these, shows the fault; other tasks
+// do not make all calls that faults change.
 bool comes_to(const Fault& fault, const MatrixRow& row);
 std::vector<std::string> fault_names();
 // Throws Error for an unknown name.

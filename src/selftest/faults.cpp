@@ -290,6 +290,35 @@ Environment with_kernel() {
   return environment;
 }
 
+// Tensor-parallel ranks of the rank whose thread this is.
+thread_local int tensor_ranks = 1;
+
+class TensorRanks final : public PassingGroup<TensorRanks> {
+ public:
+  using PassingGroup::PassingGroup;
+  void set_name(std::string_view name) override {
+    if (name == "tp") tensor_ranks = size();
+    PassingGroup::set_name(name);
+  }
+};
+
+void scale_doubled_by_tp(const kernels::ScaleArgs& args, Stream& stream) {
+  kernels::ScaleArgs doubled = args;
+  if (tensor_ranks > 1) doubled.factor *= 2;
+  kernels::table(stream).scale(doubled, stream);
+}
+
+Environment with_scale_doubled_by_tp() {
+  Environment environment = with_kernel<&kernels::Table::scale, scale_doubled_by_tp>();
+  environment.wrap = [](comm::Group& group) {
+    tensor_ranks = 1;
+    return std::make_unique<TensorRanks>(group);
+  };
+  return environment;
+}
+
+bool divides_matrices(const MatrixRow& row) { return row.layout.tp > 1; }
+
 // Ranks among which gradients are reduced first, and what is sharded is divided.
 int shards_of(const MatrixRow& row) { return row.layout.dp * row.layout.cp / row.layout.instances; }
 
@@ -421,12 +450,20 @@ const std::vector<Fault>& faults() {
        "number of ranks",
        false, [](const MatrixRow& row) { return row.layout.dp * row.layout.cp > 1; },
        with_group<Changed<counts_of_own_rank>>},
+      {"adapter-scale-doubled-by-tp",
+       "an adapter that tensor-parallel ranks divide has twice its scale", false, divides_matrices,
+       with_scale_doubled_by_tp, true},
+      {"unreduced-adapter-gradient",
+       "the gradients of the matrices A of adapters, of which each tensor-parallel rank has a "
+       "part, are not summed",
+       false, divides_matrices, with_group<Changed<unreduced<kPartial>>>, true},
   };
   return all;
 }
 
 bool comes_to(const Fault& fault, const MatrixRow& row) {
-  return row.task == MatrixTask::next_tokens && fault.in_row(row);
+  return row.task == (fault.of_adapters ? MatrixTask::adapters : MatrixTask::next_tokens) &&
+         fault.in_row(row);
 }
 
 std::vector<std::string> fault_names() {

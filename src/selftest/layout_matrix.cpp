@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/tolerances.h"
+#include "models/adapters/lora_config.h"
 #include "post_training/reward.h"
 #include "selftest/layout_factors.h"
 #include "selftest/toy_objective.h"
@@ -122,18 +123,35 @@ MatrixRow uneven_buckets() {
 
 std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
   switch (task) {
-    case MatrixTask::next_tokens: return nullptr;
+    case MatrixTask::next_tokens:
+    case MatrixTask::adapters: return nullptr;
     case MatrixTask::objective: return std::make_shared<const SquaredSequenceLoss>();
     case MatrixTask::rewards: return std::make_shared<const post_training::RewardObjective>(0.02);
   }
   MG_ASSERT(false);
 }
 
+// Adapters of all matrices but the head, of two ranks and two scales, with the biases; the table of
+// tokens of a tied model and the head of another are trained whole.
+models::LoraConfig matrix_adapters() {
+  using models::NamePattern;
+  models::LoraConfig config{.rank = 4,
+                            .alpha = 6,
+                            .bias = models::LoraBias::all,
+                            .all_linear = true,
+                            .modules_to_save = {"wte", "lm_head"}};
+  for (const char* name : {"k_proj", "up_proj", "c_fc"})
+    config.rank_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 3);
+  for (const char* name : {"v_proj", "up_proj"})
+    config.alpha_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 2);
+  return config;
+}
+
 }  // namespace
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
-  constexpr const char* kTasks[] = {"", "objective, ", "rewards, "};
+  constexpr const char* kTasks[] = {"", "objective, ", "rewards, ", "adapters, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
                      kTasks[static_cast<size_t>(task)], packed ? "packed, " : "", layout.str());
 }
@@ -151,9 +169,11 @@ LayoutMatrix::LayoutMatrix(int strength)
                      .layout = layout_of(settings)});
   }
   if (strength == 2) {
-    const std::vector<size_t> some = rows_with_every_value(covering_);
-    for (const MatrixTask task : {MatrixTask::objective, MatrixTask::rewards}) {
-      for (const size_t i : some) {
+    const std::vector<size_t> some = rows_with_every_value(covering_),
+                              adapted = rows_with_every_value(covering_, may_adapt);
+    for (const MatrixTask task :
+         {MatrixTask::objective, MatrixTask::rewards, MatrixTask::adapters}) {
+      for (const size_t i : task == MatrixTask::adapters ? adapted : some) {
         rows_.push_back(rows_[i]);
         rows_.back().task = task;
         rows_.back().number = static_cast<int>(rows_.size()) - 1;
@@ -164,7 +184,16 @@ LayoutMatrix::LayoutMatrix(int strength)
   rows_.back().number = static_cast<int>(rows_.size()) - 1;
 }
 
-std::vector<size_t> LayoutMatrix::rows_with_every_value(const Covering& covering) {
+bool LayoutMatrix::may_adapt(const Row& row) {
+  const LayoutSettings settings = layout_settings(row, kLimits);
+  return settings.model != kExperts && settings.recompute.mlp_chunks == 1;
+}
+
+std::vector<size_t> LayoutMatrix::rows_with_every_value(
+    const Covering& covering, const std::function<bool(const Row&)>& may) {
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < covering.rows.size(); ++i)
+    if (!may || may(covering.rows[i])) rows.push_back(i);
   using Value = std::pair<size_t, int>;  // factor and value
   const auto values_of = [](const Row& row) {
     std::set<Value> values;
@@ -173,16 +202,14 @@ std::vector<size_t> LayoutMatrix::rows_with_every_value(const Covering& covering
     return values;
   };
   std::set<Value> open;
-  for (const Row& row : covering.rows) open.merge(values_of(row));
+  for (const size_t i : rows) open.merge(values_of(covering.rows[i]));
   std::vector<size_t> chosen;
   while (!open.empty()) {
     const auto gain = [&](size_t i) {
       return std::ranges::count_if(values_of(covering.rows[i]),
                                    [&](const Value& value) { return open.contains(value); });
     };
-    size_t best = 0;
-    for (size_t i = 1; i < covering.rows.size(); ++i)
-      if (gain(i) > gain(best)) best = i;
+    const size_t best = *std::ranges::max_element(rows, {}, gain);
     for (const Value& value : values_of(covering.rows[best])) open.erase(value);
     chosen.push_back(best);
   }
@@ -225,11 +252,14 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   models::Model model = models[row.drops_tokens ? kDroppingExperts : row.model];
   if (row.task == MatrixTask::rewards)
     model = model->with({.score_head = models::ScoreHead{.label_names = {"reward"}}});
+  if (row.task == MatrixTask::adapters)
+    model = model->with({.adapter = std::make_shared<const models::LoraConfig>(matrix_adapters())});
   const Experiment experiment(model, device, type, type, settings::LossScope::token,
                               kLimits.sequences, kLimits.seq_length, environment,
                               objective_of(row.task), row.packed);
-  return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
-      .first->second;
+  std::vector<optim::Method> methods = {optim::Method::sgd};
+  if (row.task != MatrixTask::adapters) methods.push_back(optim::Method::adam);
+  return known.emplace(key, experiment.run(row.layout, methods)).first->second;
 }
 
 MatrixRun::MatrixRun(const Environment& environment, Precisions precisions, DeviceKind device,

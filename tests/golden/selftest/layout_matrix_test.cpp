@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <set>
 
 #include "base/error.h"
 #include "selftest/layout_factors.h"
@@ -47,13 +48,34 @@ TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
       << text;
 }
 
+// Expects rows to have every value of each factor but these.
+void expect_values(const Covering& covering, const std::vector<size_t>& rows,
+                   const std::set<std::string>& but) {
+  std::set<std::string> absent;
+  for (const Factor& factor : layout_factors())
+    for (const std::string& value : factor.values) absent.insert(factor.name + " " + value);
+  for (const size_t i : rows) {
+    for (size_t f = 0; f < layout_factors().size(); ++f) {
+      const auto& [name, values] = layout_factors()[f];
+      absent.erase(name + " " + values[static_cast<size_t>(std::max(covering.rows[i][f], 0))]);
+    }
+  }
+  EXPECT_EQ(absent, but);
+}
+
 TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
   const std::vector<Factor>& factors = layout_factors();
   const Refusal refusal = layout_refusal(LayoutLimits{});
   const Covering covering = cover(factors, refusal, 2);
   const size_t of_tasks = LayoutMatrix::rows_with_every_value(covering).size();
-  EXPECT_EQ(covering.rows.size() + 2 * of_tasks + 1, LayoutMatrix(2).rows().size());
+  const std::vector<size_t> of_adapters =
+      LayoutMatrix::rows_with_every_value(covering, LayoutMatrix::may_adapt);
+  EXPECT_EQ(covering.rows.size() + 2 * of_tasks + of_adapters.size() + 1,
+            LayoutMatrix(2).rows().size());
   EXPECT_LT(of_tasks, 10u);
+  EXPECT_LT(of_adapters.size(), 10u);
+  expect_values(covering, of_adapters,
+                {"recompute mlp-chunks", "model experts", "ep 2", "ep 4", "etp 1"});
   for (const Row& row : covering.rows) EXPECT_EQ(refusal(row), "") << describe(factors, row);
   const auto in_rows = [&](size_t a, int x, size_t b, int y) {
     return std::ranges::any_of(covering.rows,
@@ -140,7 +162,12 @@ const std::vector<Wrong> kWrong = {
     Wrong{"misdirected-half", "gradients of", nullptr},
     Wrong{"swapped-halves", "gradients of", nullptr},
     Wrong{"samples-counted-by-context-rank", "fp64: error 0.5 is above", nullptr},
-    Wrong{"counts-of-own-rank", "gradients of", nullptr}};
+    Wrong{"counts-of-own-rank", "gradients of", nullptr},
+    Wrong{"adapter-scale-doubled-by-tp",
+          "gradients of base_model.model.model.layers.0.mlp.down_proj.lora_A", nullptr},
+    Wrong{"unreduced-adapter-gradient",
+          "gradients of base_model.model.model.layers.0.mlp.gate_proj.lora_A",
+          "gradients of base_model.model.model.layers.0.mlp.down_proj.lora_A"}};
 
 // The first row that each fault comes to.
 TEST(LayoutFaults, AreCaughtByARowThatNamesATensor) {
@@ -148,7 +175,8 @@ TEST(LayoutFaults, AreCaughtByARowThatNamesATensor) {
   for (const auto& [name, named, not_named] : kWrong) {
     SCOPED_TRACE(name);
     const Fault& fault = fault_named(name);
-    const auto row = std::ranges::find_if(matrix.rows(), fault.in_row);
+    const auto row = std::ranges::find_if(
+        matrix.rows(), [&](const MatrixRow& one) { return comes_to(fault, one); });
     ASSERT_NE(row, matrix.rows().end());
     const Environment environment = fault.environment();
     const Report report = MatrixRun(environment, Precisions::fp64).run(*row);
@@ -202,7 +230,7 @@ TEST(LayoutFaults, HaveATestEachAndAreRefusedWhereNothingComesToThem) {
     EXPECT_TRUE(fault.in_checks || fault.in_row) << fault.name;
     return fault.in_row != nullptr;
   });
-  EXPECT_EQ(in_matrix, 17);
+  EXPECT_EQ(in_matrix, 19);
   EXPECT_THROW(run_matrix({.fault = "off-by-one-label"}), Error);
   EXPECT_THROW(run({.fault = "swapped-stages"}, [](std::string_view) {}), Error);
 }
