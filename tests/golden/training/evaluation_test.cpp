@@ -52,7 +52,7 @@ class EvaluationOf : public ::testing::Test {
  protected:
   EvaluationSettings settings() const {
     EvaluationSettings s;
-    s.load = vectors("hf/llama");
+    s.model.load = vectors("hf/llama");
     s.data.tokenizer_type = "NullTokenizer";
     s.runtime.ranks = s.runtime.threads = 1;
     return s;
@@ -308,7 +308,7 @@ TEST_F(EvaluationOf, RefusesWhatCannotBeMeant) {
   s = settings();
   s.text.paths = {folder_ / "nothing"};
   refused(s, "nothing");
-  s.load.reset();
+  s.model.load.reset();
   refused(s, "--load");
 }
 
