@@ -67,7 +67,7 @@ std::string base_of(const Json& adapter, const std::string& path, const ReadingO
   const Json* named = adapter.find("base_model_name_or_path");
   MG_CHECK(named != nullptr && named->is_string() && !named->as_string().empty(),
            "'{}/{}' does not name its base model (base_model_name_or_path): give the model's "
-           "directory with --load and this one with --adapter",
+           "directory (--load, or --model in training) and this one with --adapter",
            path, kAdapterConfig);
   const std::string base = named->as_string();
   std::error_code error;
@@ -75,7 +75,8 @@ std::string base_of(const Json& adapter, const std::string& path, const ReadingO
     if (fs::is_directory(candidate, error)) return candidate;
   fail(
       "'{}/{}' names '{}' as its base model, and there is no such directory here or beside the "
-      "adapter: give the model's directory with --load and this one with --adapter",
+      "adapter: give the model's directory (--load, or --model in training) and this one with "
+      "--adapter",
       path, kAdapterConfig, base);
 }
 

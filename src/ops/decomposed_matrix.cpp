@@ -61,7 +61,7 @@ void add_to(Tape& tape, const GradSlot& slot, const Tensor& value) {
 
 }  // namespace
 
-Tensor decomposed_matrix(Tape& tape, const LowRank& adapter, const Tensor& w) {
+Tensor decomposed_matrix(const LowRank& adapter, Tape& tape, const Tensor& w) {
   const Tensor matrix = tape.empty(w.shape(), w.dtype(), "dora.matrix");
   tape.kernels().copy({.x = w, .out = matrix}, tape.stream());
   for (const LowRank::Block& block : adapter.blocks) {
@@ -76,7 +76,7 @@ Tensor decomposed_matrix(Tape& tape, const LowRank& adapter, const Tensor& w) {
   return matrix;
 }
 
-void add_decomposed_gradients(Tape& tape, const LowRank& adapter, const Tensor& w, const Tensor& dy,
+void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& w, const Tensor& dy,
                               const Tensor& x) {
   const kernels::Table& kernels = tape.kernels();
   Stream& stream = tape.stream();
@@ -114,8 +114,8 @@ void add_decomposed_gradients(Tape& tape, const LowRank& adapter, const Tensor& 
   }
 }
 
-Tensor adapted_matrix(Tape& tape, const LowRank& adapter, const Tensor& w) {
-  return adapter.has_magnitudes() && tape.adapts() ? decomposed_matrix(tape, adapter, w) : w;
+Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w) {
+  return adapter.has_magnitudes() && tape.adapts() ? decomposed_matrix(adapter, tape, w) : w;
 }
 
 }  // namespace megatron::ops

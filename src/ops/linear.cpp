@@ -83,7 +83,7 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
 }
 
 // A product without the epilogue replaces the rows: a row's bits depend on its own additions alone.
-void add_to_gelu_product(Tape& tape, const Tensor& x, const Weight& weight, const Weight& bias,
+void add_to_gelu_product(const Tensor& x, Tape& tape, const Weight& weight, const Weight& bias,
                          const Tensor& y) {
   if (tape.additions() == nullptr) return;
   Tensor v;
@@ -102,7 +102,7 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
            const LowRank& adapter) {
   Tensor y = result(tape, x.value, weight.value(), memory);
   kernels::GemmArgs call = linear_call(x.value, weight, bias, y);
-  call.b = adapted_matrix(tape, adapter, weight.value());
+  call.b = adapted_matrix(adapter, tape, weight.value());
   tape.kernels().gemm(call, tape.stream());
   add_to_product(tape, weight, x.value, y);
   Node node = linear_node(weight, bias);
@@ -121,7 +121,7 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
   Tensor v = keeps_v ? result(tape, x.value, w, MemoryClass::activations) : Tensor();
   Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "gelu");
   tape.kernels().gemm(linear_gelu_call(x.value, weight, bias, v, y), tape.stream());
-  add_to_gelu_product(tape, x.value, weight, bias, y);
+  add_to_gelu_product(x.value, tape, weight, bias, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
   node.saved = {weight.for_gradient(x.value)};

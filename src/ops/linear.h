@@ -31,7 +31,7 @@ kernels::GemmArgs linear_call(const Tensor& x, const Weight& weight, const Weigh
 kernels::GemmArgs linear_gelu_call(const Tensor& x, const Weight& weight, const Weight& bias,
                                    const Tensor& v, const Tensor& y);
 // Writes gelu(x w^T + b, with its additions) to the rows of y that have additions to w.
-void add_to_gelu_product(Tape& tape, const Tensor& x, const Weight& weight, const Weight& bias,
+void add_to_gelu_product(const Tensor& x, Tape& tape, const Weight& weight, const Weight& bias,
                          const Tensor& y);
 // Computes the gradients of a node's first weight w and, if has_bias, its second, b.
 void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x, bool has_bias);

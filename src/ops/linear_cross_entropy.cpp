@@ -80,7 +80,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
                  stream);
     }
-    add_low_rank_gradients(tape, adapter, inner, dlogits, x_CH,
+    add_low_rank_gradients(adapter, tape, inner, dlogits, x_CH,
                            needs_dx ? dx_TH.slice(0, begin, count) : Tensor());
   }
   if (tape.recording()) {

@@ -86,7 +86,7 @@ std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tenso
   return inner;
 }
 
-std::vector<Tensor> low_rank_inner_gradients(Tape& tape, const LowRank& adapter, const Tensor& dy) {
+std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy) {
   const kernels::Table& kernels = tape.kernels();
   std::vector<Tensor> gradients;
   for (const LowRank::Block& block : adapter.blocks) {
@@ -102,7 +102,7 @@ std::vector<Tensor> low_rank_inner_gradients(Tape& tape, const LowRank& adapter,
   return gradients;
 }
 
-void add_low_rank_input_gradient(Tape& tape, const LowRank& adapter,
+void add_low_rank_input_gradient(const LowRank& adapter, Tape& tape,
                                  std::span<const Tensor> inner_gradients, const Tensor& dx) {
   for (size_t i = 0; i < inner_gradients.size(); ++i)
     tape.kernels().gemm(
@@ -110,7 +110,7 @@ void add_low_rank_input_gradient(Tape& tape, const LowRank& adapter,
         tape.stream());
 }
 
-void add_low_rank_weight_gradients(Tape& tape, const LowRank& adapter,
+void add_low_rank_weight_gradients(const LowRank& adapter, Tape& tape,
                                    std::span<const Tensor> inner,
                                    std::span<const Tensor> inner_gradients, const Tensor& dy,
                                    const Tensor& x) {
@@ -130,12 +130,12 @@ void add_low_rank_weight_gradients(Tape& tape, const LowRank& adapter,
   }
 }
 
-void add_low_rank_gradients(Tape& tape, const LowRank& adapter, std::span<const Tensor> inner,
+void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const Tensor> inner,
                             const Tensor& dy, const Tensor& x, const Tensor& dx) {
   if (!adapter) return;
-  const std::vector<Tensor> gradients = low_rank_inner_gradients(tape, adapter, dy);
-  if (dx.defined()) add_low_rank_input_gradient(tape, adapter, gradients, dx);
-  add_low_rank_weight_gradients(tape, adapter, inner, gradients, dy, x);
+  const std::vector<Tensor> gradients = low_rank_inner_gradients(adapter, tape, dy);
+  if (dx.defined()) add_low_rank_input_gradient(adapter, tape, gradients, dx);
+  add_low_rank_weight_gradients(adapter, tape, inner, gradients, dy, x);
 }
 
 LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
@@ -146,27 +146,27 @@ LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
 
 const std::vector<Tensor>& LowRankNode::inner_gradients(Backward& backward,
                                                         const Tensor& dy) const {
-  if (gradients_->empty()) *gradients_ = low_rank_inner_gradients(backward.tape(), adapter_, dy);
+  if (gradients_->empty()) *gradients_ = low_rank_inner_gradients(adapter_, backward.tape(), dy);
   return *gradients_;
 }
 
 Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
-  return adapted_matrix(backward.tape(), adapter_, w);
+  return adapted_matrix(adapter_, backward.tape(), w);
 }
 
 void LowRankNode::input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const {
   if (!adapter_ || adapter_.has_magnitudes()) return;
-  add_low_rank_input_gradient(backward.tape(), adapter_, inner_gradients(backward, dy), dx);
+  add_low_rank_input_gradient(adapter_, backward.tape(), inner_gradients(backward, dy), dx);
 }
 
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                                    const Tensor& x) const {
   if (!adapter_) return;
   if (adapter_.has_magnitudes())
-    return add_decomposed_gradients(backward.tape(), adapter_, w, dy, x);
+    return add_decomposed_gradients(adapter_, backward.tape(), w, dy, x);
   std::vector<Tensor> inner;
   for (size_t i = 0; i < adapter_.blocks.size(); ++i) inner.push_back(backward.saved(saved_ + i));
-  add_low_rank_weight_gradients(backward.tape(), adapter_, inner, inner_gradients(backward, dy), dy,
+  add_low_rank_weight_gradients(adapter_, backward.tape(), inner, inner_gradients(backward, dy), dy,
                                 x);
   gradients_->clear();
 }

@@ -48,30 +48,30 @@ std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tenso
                                  const Tensor& y);
 
 // The gradient of what add_low_rank() returned.
-std::vector<Tensor> low_rank_inner_gradients(Tape& tape, const LowRank& adapter, const Tensor& dy);
+std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy);
 // dx += dy times what the adapter adds to w.
-void add_low_rank_input_gradient(Tape& tape, const LowRank& adapter,
+void add_low_rank_input_gradient(const LowRank& adapter, Tape& tape,
                                  std::span<const Tensor> inner_gradients, const Tensor& dx);
 // Writes the gradients of a, b and biases to their slots. inner: what add_low_rank() returned.
-void add_low_rank_weight_gradients(Tape& tape, const LowRank& adapter,
+void add_low_rank_weight_gradients(const LowRank& adapter, Tape& tape,
                                    std::span<const Tensor> inner,
                                    std::span<const Tensor> inner_gradients, const Tensor& dy,
                                    const Tensor& x);
 // All three for an op that computes its gradients in forward; dx may be undefined.
-void add_low_rank_gradients(Tape& tape, const LowRank& adapter, std::span<const Tensor> inner,
+void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const Tensor> inner,
                             const Tensor& dy, const Tensor& x, const Tensor& dx);
 // An adapter with magnitudes makes another matrix: rows of w + scale * b a, scaled to their
 // magnitudes. Its backward holds the lengths of those rows constant, as the paper does, and forms
 // the gradient of the whole matrix.
-Tensor decomposed_matrix(Tape& tape, const LowRank& adapter, const Tensor& w);
-void add_decomposed_gradients(Tape& tape, const LowRank& adapter, const Tensor& w, const Tensor& dy,
+Tensor decomposed_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
+void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& w, const Tensor& dy,
                               const Tensor& x);
 
 // Calls f for every weight of an adapter.
 void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f);
 
 // The matrix of a product with an adapter, in forward: w, or decomposed_matrix().
-Tensor adapted_matrix(Tape& tape, const LowRank& adapter, const Tensor& w);
+Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
 
 // The part of a product's node that belongs to an adapter.
 class LowRankNode {

@@ -131,7 +131,7 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
   const Tensor whole = ColumnInput::whole(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   kernels::GemmArgs call = ops::linear_call(whole, weight, bias, y);
-  call.b = ops::adapted_matrix(tape, adapter, w);
+  call.b = ops::adapted_matrix(adapter, tape, w);
   tape.kernels().gemm(call, tape.stream());
   if (tape.additions() != nullptr) tape.additions()->add(tape, weight, whole, y);
   return record_column(tape, x, whole, weight, bias, tp, y, adapter);
@@ -145,7 +145,7 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");
   tape.kernels().gemm(ops::linear_gelu_call(whole, weight, bias, v, y), tape.stream());
-  ops::add_to_gelu_product(tape, whole, weight, bias, y);
+  ops::add_to_gelu_product(whole, tape, weight, bias, y);
   return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }
 

@@ -72,7 +72,7 @@ class ChunkedHead {
       losses_of(begin, count, dlogits);
       const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
       if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_low_rank_gradients(tape_, layer_.adapter, inner_, dlogits, x_CH_.slice(0, 0, count),
+      ops::add_low_rank_gradients(layer_.adapter, tape_, inner_, dlogits, x_CH_.slice(0, 0, count),
                                   dx);
       if (dx.defined()) put(dx, begin, dx_TH);
       if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {

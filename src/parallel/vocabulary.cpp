@@ -77,7 +77,7 @@ class DividedLoss {
       const Tensor dx = needs_dx_ ? dx_TH_.slice(0, begin, count) : Tensor();
       if (needs_dx_)
         tape_.kernels().gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_low_rank_gradients(tape_, adapter_, inner, dlogits, x_TH_.slice(0, begin, count),
+      ops::add_low_rank_gradients(adapter_, tape_, inner, dlogits, x_TH_.slice(0, begin, count),
                                   dx);
       if (needs_dx_) {
         if (begin + count == tokens_)

@@ -7,7 +7,7 @@ std::vector<FlagRow> adapter_flags() {
       "!num-layers !hidden-size !num-attention-heads !vocab-size --finetune --tokenizer-type "
       "NullTokenizer --model {vectors}/";
   const std::string model = begin + "post_training/models/policy", rank = model + " --lora-rank 2",
-                    with_biases = begin + "hf/gpt2";
+                    with_biases = begin + "hf/gpt2", fused = begin + "hf/gpt_oss";
   return {
       {"lora-rank", "loss", "--lora-rank 2", model},
       {"adapter", "loss", "--adapter {vectors}/adapters/qv", model},
@@ -22,7 +22,11 @@ std::vector<FlagRow> adapter_flags() {
        "--lora-alpha-pattern q_proj=2", "", model},
       {"lora-modules-to-save", "loss", "--lora-modules-to-save lm_head", rank, "", "", model},
       {"lora-bias", "loss", "--lora-bias all", with_biases + " --lora-rank 2", "", "", with_biases},
+      {"lora-target-parameters", "loss", "--lora-target-parameters experts.down_proj",
+       fused + " --lora-rank 2 --lora-target q_proj", "", "", fused},
       {"use-rslora", "loss", "--use-rslora", rank, "", "", model},
+      {"use-dora", "loss", "--use-dora", rank, "", "", model},
+      {"lora-plus-ratio", "loss", "--lora-plus-ratio 16", rank, "", "", model},
   };
 }
 
