@@ -44,8 +44,9 @@ Adapter::Adapter(const models::Model& model, const Device& device, DType type)
   }
   const std::vector<parallel::ParameterSpec*> own = tensors();
   MG_CHECK(listed == own.size(),
-           "the adapter has matrices of the embedding or the output layer, which several adapters "
-           "of one model cannot have: serve it alone (--adapter), or merge it into a model of its "
+           "the adapter has matrices of experts, of the embedding or of the output layer, which "
+           "several adapters of one model cannot have: serve it alone (--adapter), or merge it "
+           "into a model of its "
            "own");
   parallel::allocate(own, runtime_);
 }

@@ -161,6 +161,7 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
   adapter.a = add(name + ".lora_a", {.tensors = {a}}, {tokens, rank},
                   adapters_->random_b ? normal(1) : zeros(), {.divisions = divisions});
   adapter.b = add(name + ".lora_b", {.tensors = {b}}, {hidden, rank}, normal(1), Options());
+  parameters_.back()->rate_multiplier = adapters_->b_rate;
   return adapter;
 }
 

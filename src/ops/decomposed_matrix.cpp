@@ -7,6 +7,9 @@
 namespace megatron::ops {
 namespace {
 
+// Added to mean squares, so that a row of zeros stays one; no other row sees it.
+constexpr double kSmallest = 1e-30;
+
 // One part's rows of V, normalized.
 struct NormedRows {
   Tensor normed;   // U [n,in]
@@ -35,7 +38,7 @@ NormedRows normalized(Tape& tape, const LowRank& adapter, const LowRank::Block& 
                   .factors = tape.empty({n}, sums, "dora.factors")};
   kernels::HeadNormArgs norm{.kind = kernels::NormKind::rms,
                              .x = v.view({n, 1, in}),
-                             .eps = 0,
+                             .eps = kSmallest,
                              .out = rows.normed.view({n, 1, in}),
                              .rstd = rows.rstd.view({n, 1})};
   if (adapter.add_up) {

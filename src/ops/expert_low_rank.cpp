@@ -51,7 +51,7 @@ Var place_columns(Tape& tape, const std::vector<Part>& parts, const std::vector<
 
 Var add_low_rank(Tape& tape, const ExpertLowRank& adapter, const Var& x, const Var& y,
                  const Tensor& offsets) {
-  if (adapter.parts.empty()) return y;
+  if (adapter.parts.empty() || !tape.adapts()) return y;
   std::vector<Var> added;
   for (const Part& part : adapter.parts) {
     const Var inner_Rr = scale(tape, grouped_linear(tape, x, part.a, {}, offsets), part.scale);

@@ -30,8 +30,8 @@ struct LowRank {
     std::vector<Part> parts;
   };
   std::vector<Block> blocks;
-  // The length of rows with magnitudes, on all ranks, and what adds up sums over the ranks that
-  // divide them; empty: they are whole.
+  // Of an adapter with magnitudes: the length of w's rows on all ranks, and a function that adds up
+  // sums over the ranks that divide them; empty: rows are whole.
   int64_t row_width = 0;
   std::function<void(const Tensor& sums, Stream& stream)> add_up = {};
 

@@ -85,7 +85,7 @@ void DataSettings::fields(Fields& f) {
   preferences.fields(f);
   f.add("reference-model", &reference_model,
         "Hugging Face directory of the reference model, of the trained model's shape; default: the "
-        "weights that the run begins with");
+        "weights that the run begins with, or with adapters the model without them");
   f.add_switch("precompute-reference", &precompute_reference, true,
                "compute the reference model's log-probabilities once, before the first step, and "
                "keep them in a file next to the data or in --data-cache-path, so that no second "

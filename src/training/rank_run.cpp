@@ -96,6 +96,7 @@ void RankRun::make_reference() {
     reference_ = stored_reference(plan_, model_);
   } else if (has_base_reference(plan_.model, s_.data)) {
     reference_ = std::make_unique<BaseReference>(model_, s_.precision.type());
+    if (lead()) log::info("reference model: the model without its adapter");
   } else {
     const models::Model model = models::without_adapter(plan_.model);
     auto second = std::make_unique<ReferenceModel>(model_, model, s_.precision.type(),

@@ -12,6 +12,7 @@
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "inference/end_tokens.h"
+#include "models/adapters/lora_config.h"
 #include "plan/page.h"
 #include "resume/found_checkpoints.h"
 #include "training/adapter_run.h"
@@ -86,6 +87,10 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   if (task == nullptr) models::require_language_model(model, "training on next tokens");
   else model = task->model(model, vocabulary);
   model = with_adapter(model, s.adapters);
+  MG_CHECK(model->adapter() == nullptr || s.recompute.mlp_chunks <= 1,
+           "--mlp-chunks-for-training {} computes feed-forward blocks without their adapters, but "
+           "the model has some; leave it out",
+           s.recompute.mlp_chunks);
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens, but the tokenizer has {}; they do not match{}",
            model->vocab_size(), vocabulary.size,
@@ -445,7 +450,11 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
 std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::TrainSettings& s,
                                                                 const ShapeSource& source) {
   checkpoint::ReadingOptions reading = s.checkpoint.reading;
-  if (s.adapters.directory) reading.base = source.directory;
+  if (s.adapters.directory) {
+    reading.base = source.directory;
+    ThreadPool pool(s.runtime.threads_per_rank());
+    resume::require_whole_model(*s.adapters.directory, pool);
+  }
   return std::make_shared<const checkpoint::ModelDirectory>(
       s.adapters.directory.value_or(source.directory), reading);
 }
@@ -460,6 +469,19 @@ void check_base(const RunPlan& plan) {
       plan.stored_tokens == 0 && !plan.upcycled,
       "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
       "experts (--moe-use-upcycling)");
+  MG_CHECK(
+      !plan.new_head,
+      "--task {} gives the model a new head, which an adapter's directory does not have: train "
+      "the whole model, or begin with a model that has such a head",
+      plan.settings.data.task);
+  MG_CHECK(
+      plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
+      "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
+      "--finetune");
+  const bool first = plan.start.weights != nullptr && plan.start.checkpoint == nullptr;
+  MG_CHECK(!first || !plan.start.weights->is_adapter() || plan.settings.adapters.rank == 0,
+           "'{}' is an adapter with a rank of its own: give --adapter in place of --lora-rank",
+           first ? plan.start.weights->path() : "");
 }
 
 // Finds the initial weights of a run that does not continue from a checkpoint.

@@ -20,7 +20,7 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kVersion = 1;  // of how the values are made and stored
+constexpr int64_t kVersion = 2;  // of how the values are made and stored
 constexpr const char *kTensor = "log_probabilities", *kDigest = "digest";
 
 // The rows of a set as its samples, in their own order.

@@ -21,7 +21,8 @@ std::string module_of(const std::string& tensor) { return tensor.substr(0, tenso
 bool trains(const LoraConfig& config, const std::string& tensor) {
   const std::string module = module_of(tensor);
   if (saves_module(config, module)) return true;
-  if (!tensor.ends_with(kBias) || config.bias == LoraBias::none) return false;
+  const bool bias = tensor.ends_with(kBias) || tensor.ends_with("_bias");  // of fused experts
+  if (!bias || config.bias == LoraBias::none) return false;
   return config.bias == LoraBias::all || adapter_of(config, module, ModuleKind::linear).has_value();
 }
 
@@ -213,6 +214,13 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
              "the adapter has DoRA (use_dora) for {}; it is supported for the matrices of layers",
              module);
   check_experts(config, modules, whole);
+  for (const std::string& name : config.modules_to_save)
+    MG_CHECK(!config.file.is_null() ||
+                 std::ranges::any_of(
+                     names, [&](const std::string& module) { return module.ends_with(name); }),
+             "the adapter saves the module '{}', but no module of the model has this name or end; "
+             "they are {}",
+             name, checkpoint::counted(names));
   const std::string idle = idle_target(config, modules);
   MG_CHECK(idle.empty(),
            "the adapter's target '{}' fits no module of the model, whose modules are {}", idle,

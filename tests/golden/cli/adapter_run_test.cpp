@@ -158,7 +158,7 @@ TEST_F(AdapterRun, WhatDoesNotFitIsRefused) {
   const std::string other = vectors("adapters/qwen3_tied"), lora = "--lora-rank 4 ";
   refused(words("train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 96 "
                 "--mock-data --seq-length 32 --micro-batch-size 2 --lr 1e-3 --train-iters 4 "
-                "--lora-rank 4"),
+                "--lora-rank 4 --save new"),
           {"--lora-rank", "the run has none to start from", "give --model DIR with --finetune"});
   refused(command(lora + "--vocab-size 200"), {"can neither get more tokens (--vocab-size)"});
   refused(command(lora + "--moe-use-upcycling --num-experts 2"),

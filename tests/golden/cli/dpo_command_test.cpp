@@ -141,7 +141,7 @@ TEST_F(Dpo, StoredReferencesGiveTheSameBits) {
 TEST_F(Dpo, AnAdaptersReferenceIsTheModelThatItAdapts) {
   const std::string lora = "--lora-rank 4 --lora-alpha 8 ";
   const Outcome r = passes(command("adapter", lora));
-  EXPECT_FALSE(says(r, "reference model: ")) << r.err;
+  EXPECT_TRUE(says(r, "reference model: the model without its adapter")) << r.err;
   const std::vector<double> found = losses("adapter");
   EXPECT_EQ(found[0], std::log(2.0));
   for (size_t i = 1; i < found.size(); ++i) EXPECT_LT(found[i], found[i - 1]) << i;
@@ -153,9 +153,25 @@ TEST_F(Dpo, AnAdaptersReferenceIsTheModelThatItAdapts) {
   const std::vector<double> divided = losses("divided");
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(divided[i], found[i], 2e-5 * found[i]);
   // A module that is trained whole is another one than the reference's.
-  const Outcome saved = passes(command("saved", lora + "--lora-modules-to-save lm_head"));
+  const Outcome saved = passes(command("saved", lora + "--lora-modules-to-save embed_tokens"));
   EXPECT_TRUE(says(saved, "reference model: '")) << saved.err;
   EXPECT_EQ(losses("saved")[0], std::log(2.0));
+}
+
+// The adapters of experts are switched off as well.
+TEST_F(Dpo, AnAdapterOfExpertsIsSwitchedOff) {
+  passes(with({"train", "--tokenizer-model", vectors("post_training/sft/chatml")},
+              words("--mock-data --num-layers 1 --hidden-size 32 --num-attention-heads 4 "
+                    "--vocab-size 512 --position-embedding-type rope --normalization RMSNorm "
+                    "--swiglu --disable-bias-linear --num-experts 4 --moe-router-topk 2 "
+                    "--seq-length 128 --micro-batch-size 2 --train-iters 1 --save-interval 1 "
+                    "--lr 1e-2 --save base_of_experts")));
+  const std::string model = "--model base_of_experts/iter_0000001 --lora-rank 4 --lora-alpha 8 ";
+  passes(command("live", model));
+  passes(command("second", model + "--reference-model base_of_experts/iter_0000001"));
+  passes(command("stored", model + kStored));
+  for (const std::string other : {"second", "stored"})
+    EXPECT_EQ(numbers(other), numbers("live")) << other;
 }
 
 TEST_F(Dpo, AFileThatIsDamagedIsMadeAgain) {

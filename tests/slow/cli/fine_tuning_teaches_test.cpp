@@ -137,6 +137,42 @@ TEST_F(FineTuningTeaches, ARewardModelWhichAnswerFitsThePrompt) {
   EXPECT_NEAR(validated("run"), accuracy, 0.01);
 }
 
+// Preferences between the same answers, by DPO: a model prefers the answer that fits the prompt,
+// and an adapter of it learns to prefer the other one.
+TEST_F(FineTuningTeaches, AModelAndItsAdapterWhichAnswerIsPreferred) {
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl"),
+        other_train(place_ / "other_train.jsonl"), other_held(place_ / "other_held.jsonl");
+    for (int i = 0; i < 2000; ++i) {
+      const Words text = red_before_blue();
+      for (const Words& one : {text, exchanged(text)}) {
+        const auto pair = [&](bool yes) {
+          return Json(Json::Object{{"prompt", joined(one)},
+                                   {"chosen", yes ? " yes" : " no"},
+                                   {"rejected", yes ? " no" : " yes"}})
+                     .dump() +
+                 "\n";
+        };
+        (i < 200 ? held : train) << pair(one == text);
+        (i < 200 ? other_held : other_train) << pair(one != text);
+      }
+    }
+  }
+  succeed(command("train", small("--mock-data --train-iters 1 --lr 1e-9 --save base")));
+  const std::string data =
+      "--model base/iter_0000001 --train-data-path train.jsonl --valid-data-path held.jsonl ";
+  succeed(command("dpo", data + "--train-iters 1 --lr 1e-6 --eval-interval 1 --save untrained"));
+  EXPECT_NEAR(validated("untrained"), 0.5, 0.1);
+  succeed(command("dpo", data + "--train-iters 400 --lr 3e-3 --lr-warmup-iters 20 "
+                                "--eval-interval 400 --save run"));
+  EXPECT_GT(validated("run"), 0.9);
+  succeed(command("dpo",
+                  "--model run/iter_0000400 --train-data-path other_train.jsonl --valid-data-path "
+                  "other_held.jsonl --lora-rank 8 --lora-alpha 16 --train-iters 200 --lr 3e-3 "
+                  "--lr-warmup-iters 20 --eval-interval 200 --save adapter"));
+  EXPECT_GT(validated("adapter"), 0.9);
+}
+
 // The answer has another letter in place of each of the prompt, from the last to the first. Each
 // letter is a token.
 TEST_F(FineTuningTeaches, AModelToAnswer) {
