@@ -13,6 +13,7 @@
 #include "models/adapters/adapter_rules.h"
 #include "models/adapters/expert_modules.h"
 #include "models/stage.h"
+#include "training/run_plan.h"
 #include "training/stored_names.h"
 
 namespace megatron::training {
@@ -175,6 +176,30 @@ Json adapter_config(const models::Model& model, const std::string& base) {
   }
   if (splits_experts) name_experts(modules, config);
   return models::to_json(config);
+}
+
+void check_base(const RunPlan& plan) {
+  if (plan.model->adapter() == nullptr) return;
+  MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
+           "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
+           "--save could not name it: give --model DIR with --finetune, or use megatron sft");
+  MG_CHECK(
+      plan.stored_tokens == 0 && !plan.upcycled,
+      "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
+      "experts (--moe-use-upcycling)");
+  MG_CHECK(
+      !plan.new_head,
+      "--task {} gives the model a new head, which an adapter's directory does not have: train "
+      "the whole model, or begin with a model that has such a head",
+      plan.settings.data.task);
+  MG_CHECK(
+      plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
+      "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
+      "--finetune");
+  const bool first = plan.start.weights != nullptr && plan.start.checkpoint == nullptr;
+  MG_CHECK(!first || !plan.start.weights->is_adapter() || plan.settings.adapters.rank == 0,
+           "'{}' is an adapter with a rank of its own: give --adapter in place of --lora-rank",
+           first ? plan.start.weights->path() : "");
 }
 
 void check_same_adapter(const models::Model& model, const checkpoint::ModelDirectory& directory) {

@@ -11,6 +11,8 @@
 
 namespace megatron::training {
 
+struct RunPlan;
+
 // The model with the adapter of the settings, or with the one that it has. Throws Error naming what
 // does not fit.
 models::Model with_adapter(const models::Model& model, const settings::AdapterSettings& settings);
@@ -23,6 +25,10 @@ Json adapter_config(const models::Model& model, const std::string& base);
 // `directory`, on the rank that holds `shards`.
 void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
                      const checkpoint::ModelDirectory& directory);
+
+// Throws Error if a run that trains an adapter has no weights that this belongs to, or would
+// change them.
+void check_base(const RunPlan& plan);
 
 // Throws Error unless the directory is that of an adapter with the modules, ranks and scales of the
 // model's.

@@ -459,31 +459,6 @@ std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::
       s.adapters.directory.value_or(source.directory), reading);
 }
 
-// An adapter belongs to weights that it does not change.
-void check_base(const RunPlan& plan) {
-  if (plan.model->adapter() == nullptr) return;
-  MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
-           "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
-           "--save could not name it: give --model DIR with --finetune, or use megatron sft");
-  MG_CHECK(
-      plan.stored_tokens == 0 && !plan.upcycled,
-      "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
-      "experts (--moe-use-upcycling)");
-  MG_CHECK(
-      !plan.new_head,
-      "--task {} gives the model a new head, which an adapter's directory does not have: train "
-      "the whole model, or begin with a model that has such a head",
-      plan.settings.data.task);
-  MG_CHECK(
-      plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
-      "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
-      "--finetune");
-  const bool first = plan.start.weights != nullptr && plan.start.checkpoint == nullptr;
-  MG_CHECK(!first || !plan.start.weights->is_adapter() || plan.settings.adapters.rank == 0,
-           "'{}' is an adapter with a rank of its own: give --adapter in place of --lora-rank",
-           first ? plan.start.weights->path() : "");
-}
-
 // Finds the initial weights of a run that does not continue from a checkpoint.
 void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   const settings::TrainSettings& s = plan.settings;
