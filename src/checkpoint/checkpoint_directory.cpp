@@ -70,10 +70,8 @@ bool is_checkpoint(const std::string& path) {
   return fs::exists(path + "/" + std::string(kTrainerState), error);
 }
 
-CheckpointDirectory::CheckpointDirectory(std::string path, const ReadingOptions& options)
-    : sealed_(read_state(path)),
-      model_(path, options),
-      optimizer_(path, optimizer_names(sealed_.files)) {
+CheckpointDirectory::CheckpointDirectory(std::string path)
+    : sealed_(read_state(path)), model_(path), optimizer_(path, optimizer_names(sealed_.files)) {
   optimizer_.check_unique();
   check_all_listed();
   for (const ListedFile& file : sealed_.files) check_tensors(file);

@@ -55,7 +55,7 @@ class Builder {
   // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
   // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
-  // Those of AdaptedKind::linear, by the name of their matrix.
+  // Returns the adapters that add_adapter() has added to linear layers, by the name of the matrix.
   std::vector<std::pair<std::string, ops::LowRank>> take_adapters() { return std::move(added_); }
   // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
   // like the table, and b [H,r]; absent if it has none.

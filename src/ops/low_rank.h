@@ -30,7 +30,7 @@ struct LowRank {
     std::vector<Part> parts;
   };
   std::vector<Block> blocks;
-  // Of an adapter with magnitudes: the length of w's rows on all ranks, and a function that adds up
+  // If it has magnitudes: the length of rows of w on all ranks, and a function that adds up
   // sums over the ranks that divide them; empty: rows are whole.
   int64_t row_width = 0;
   std::function<void(const Tensor& sums, Stream& stream)> add_up = {};

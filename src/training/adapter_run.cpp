@@ -178,8 +178,16 @@ Json adapter_config(const models::Model& model, const std::string& base) {
   return models::to_json(config);
 }
 
-void check_base(const RunPlan& plan) {
+void check_base(const RunPlan& plan, const settings::TrainSettings& given) {
   if (plan.model->adapter() == nullptr) return;
+  const auto& model = given.run.model ? given.run.model : given.checkpoint.pretrained_checkpoint;
+  if (plan.start.checkpoint != nullptr && model) {
+    const std::string& base = plan.start.weights->base_path();
+    std::error_code error;
+    MG_CHECK(std::filesystem::equivalent(resume::resolve_model_directory(*model), base, error),
+             "'{}' is an adapter of the model in '{}', but --model is '{}': give the former",
+             plan.start.weights->path(), base, *model);
+  }
   MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
            "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
            "--save could not name it: give --model DIR with --finetune, or use megatron sft");

@@ -7,6 +7,7 @@
 #include "checkpoint/model_directory.h"
 #include "models/model.h"
 #include "settings/adapter_settings.h"
+#include "settings/settings.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -27,8 +28,9 @@ void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& 
                      const checkpoint::ModelDirectory& directory);
 
 // Throws Error if a run that trains an adapter has no weights that this belongs to, or would
-// change them.
-void check_base(const RunPlan& plan);
+// change them, or if a resumed one is given another model than its adapter's. given: the settings
+// before they were settled.
+void check_base(const RunPlan& plan, const settings::TrainSettings& given);
 
 // Throws Error unless the directory is that of an adapter with the modules, ranks and scales of the
 // model's.

@@ -19,7 +19,7 @@ class FrozenParameters {
   static bool any(const models::Model& model, std::span<const std::string> patterns) {
     return model->adapter() != nullptr || !patterns.empty();
   }
-  // Those of a model with an adapter are what the adapter leaves alone, and what fits a pattern.
+  // In a model with an adapter, every parameter that the adapter does not train is frozen as well.
   // patterns: shell patterns (fnmatch: *, ?, [...]) of whole names of tensors in checkpoints:
   // "model.layers.[0-3].*". Throws Error if one fits no name, if they divide the tensors of one
   // parameter (query, key and value are one matrix here), or if nothing is left to train.

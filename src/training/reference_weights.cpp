@@ -84,8 +84,8 @@ std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
 void load_reference(const ReferenceWeights& reference, const WholeModel& whole,
                     std::span<const parallel::Shard> shards,
                     std::span<nn::ModuleState* const> states, uint64_t seed, Stream& stream,
-                    bool tells) {
-  if (tells)
+                    bool logs) {
+  if (logs)
     log::info("reference model: {}", reference.weights == nullptr
                                          ? "the new model before its first step"
                                          : "'" + reference.weights->path() + "'");

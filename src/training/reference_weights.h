@@ -29,10 +29,10 @@ struct ReferenceWeights {
 std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
                                                const settings::TrainSettings& given);
 
-// Fills a model with them. tells: this rank logs. seed: of the run.
+// Fills a model with them. logs: this rank logs them. seed: of the run.
 void load_reference(const ReferenceWeights& reference, const WholeModel& whole,
                     std::span<const parallel::Shard> shards,
                     std::span<nn::ModuleState* const> states, uint64_t seed, Stream& stream,
-                    bool tells);
+                    bool logs);
 
 }  // namespace megatron::training

@@ -557,7 +557,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   }
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
-  check_base(plan);
+  check_base(plan, given);
   plan.reference = find_reference(plan, given);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);

@@ -192,6 +192,9 @@ TEST_F(AdapterRun, ResumingNeedsTheSameAdapter) {
           {"has model.layers.0.self_attn.v_proj", "the run's has not"});
   refused(command(goes_on + "--lora-rank 4 --lora-target q_proj k_proj v_proj"),
           {"does not have model.layers.0.self_attn.k_proj"});
+  std::filesystem::copy(base(), place_ / "other");
+  refused(command(goes_on + "--lora-rank 4 --lora-target q_proj v_proj --model other"),
+          {"run/iter_0000004' is an adapter of the model in", "but --model is 'other'"});
   refused(command("--train-iters 6 --load whole --lora-rank 4"),
           {"whole/iter_0000004", "is a whole model", "leave the --lora flags out"});
 }

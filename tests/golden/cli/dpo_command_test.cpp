@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
 
@@ -42,13 +43,7 @@ class Dpo : public ::testing::Test {
                  more);
   }
   std::vector<Json> records(const std::string& folder, const std::string& type) const {
-    std::vector<Json> all;
-    const std::string text = read_file(place_ / (folder + "/log.jsonl"));
-    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
-      Json record = Json::parse(std::string_view(text).substr(at, end - at));
-      if (record["type"].as_string() == type) all.push_back(std::move(record));
-    }
-    return all;
+    return log_records(place_ / folder, type);
   }
   // Losses and metrics of steps and of validations, bit for bit.
   std::vector<std::string> numbers(const std::string& folder) const {

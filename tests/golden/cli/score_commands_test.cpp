@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
+#include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
 
@@ -35,13 +36,7 @@ class ScoreCommands : public ::testing::Test {
     return "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 512 " + more;
   }
   std::vector<Json> records(const std::string& folder, const std::string& type) const {
-    std::vector<Json> all;
-    const std::string text = read_file(place_ / (folder + "/log.jsonl"));
-    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
-      Json record = Json::parse(std::string_view(text).substr(at, end - at));
-      if (record["type"].as_string() == type) all.push_back(std::move(record));
-    }
-    return all;
+    return log_records(place_ / folder, type);
   }
   std::vector<double> losses(const std::string& folder) const {
     std::vector<double> all;
