@@ -17,7 +17,7 @@ namespace megatron::selftest {
 namespace {
 
 constexpr LayoutLimits kLimits;
-constexpr size_t kExperts = 2, kDroppingExperts = 3;  // indices in matrix_models()
+constexpr size_t kGpt2 = 1, kExperts = 2, kDroppingExperts = 3;  // indices in matrix_models()
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -131,15 +131,15 @@ std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
   MG_ASSERT(false);
 }
 
-// Adapters of all matrices but the head, of two ranks and two scales, with the biases; the table of
-// tokens of a tied model and the head of another are trained whole.
-models::LoraConfig matrix_adapters() {
+// Adapters of all matrices but the head, of two ranks and two scales, with the biases; `saved`, the
+// module that scores the vocabulary, is trained whole.
+models::LoraConfig matrix_adapters(std::string saved) {
   using models::NamePattern;
   models::LoraConfig config{.rank = 4,
                             .alpha = 6,
                             .bias = models::LoraBias::all,
                             .all_linear = true,
-                            .modules_to_save = {"wte", "lm_head"}};
+                            .modules_to_save = {std::move(saved)}};
   for (const char* name : {"k_proj", "up_proj", "c_fc"})
     config.rank_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 3);
   for (const char* name : {"v_proj", "up_proj"})
@@ -253,7 +253,8 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   if (row.task == MatrixTask::rewards)
     model = model->with({.score_head = models::ScoreHead{.label_names = {"reward"}}});
   if (row.task == MatrixTask::adapters)
-    model = model->with({.adapter = std::make_shared<const models::LoraConfig>(matrix_adapters())});
+    model = model->with({.adapter = std::make_shared<const models::LoraConfig>(
+                             matrix_adapters(row.model == kGpt2 ? "wte" : "lm_head"))});
   const Experiment experiment(model, device, type, type, settings::LossScope::token,
                               kLimits.sequences, kLimits.seq_length, environment,
                               objective_of(row.task), row.packed);

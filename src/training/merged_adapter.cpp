@@ -335,9 +335,9 @@ void MergedAdapter::check_all_used() const {
   for (const std::string& name : adapter_.tensor_names())
     if (name.starts_with(kAdapterPrefix) && !used_.contains(name)) unused.push_back(name);
   MG_CHECK(unused.empty(),
-           "the adapter '{}' has tensors that cannot be merged into the model '{}', because it has "
-           "no such module, or because {} does not adapt it: {}",
-           adapter_.path(), base_.path(), kAdapterConfig, checkpoint::counted(unused));
+           "tensors of the adapter '{}' cannot be merged: {}; either the model '{}' has no such "
+           "modules, or {} does not adapt them",
+           adapter_.path(), checkpoint::counted(unused), base_.path(), kAdapterConfig);
   MG_CHECK(!changes_.empty(), "the adapter '{}' changes no tensor of the model '{}'",
            adapter_.path(), base_.path());
 }
