@@ -95,6 +95,7 @@ Fields ServeSettings::fields() {
   f.add("header-timeout", &server.http.header_seconds,
         "seconds that a client may take to send the headers of a request");
   engine.fields(f);
+  engine.latent_fields(f);
   f.add("replicas", &server.replicas,
         "number of engines, which share the weights and divide the threads; each has its own KV "
         "cache and its own limits on sequences");

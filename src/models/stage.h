@@ -104,8 +104,8 @@ struct RecomputeOptions {
   // keep everything.
   enum class Method { uniform, block } method = Method::uniform;
   int64_t layers = 1;
-  std::vector<std::string>
-      modules;  // of selective: "core_attn", "mlp", "mlp_act", "layernorm", "moe", "moe_act"
+  std::vector<std::string> modules;  // of selective: "core_attn", "mla_up_proj", "mlp", "mlp_act",
+                                     // "layernorm", "moe", "moe_act"
   bool distribute = false;  // --distribute-saved-activations: each tensor rank keeps a slice
   const parallel::TensorParallel* tensor = nullptr;  // ranks for `distribute`; borrowed
 };

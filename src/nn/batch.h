@@ -21,6 +21,7 @@ struct Continuation {
     int64_t first = 0;
     Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
     Tensor block_table;  // i32 [B,blocks]: pages of each sequence
+    Tensor own_pages;    // i32 [B,blocks]: 0, 1, 2, ...; only if a layer needs it
   };
   // State of the layers that share one window (SequenceState::groups).
   struct Group {

@@ -15,6 +15,7 @@
 #include "ops/gate.h"
 #include "ops/gradient_check_experts.h"
 #include "ops/head_norm.h"
+#include "ops/latent_attention.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/norm.h"
@@ -250,6 +251,33 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
                const Heads h = split_heads(t, std::move(gated));
                return Result{{h.q, h.k, h.v, h.gate}};
              });
+  }
+  add_case(cases, "split_columns", {{5, 7}}, {}, [](Tape& t, auto x, auto) {
+    const auto parts = split_columns(t, x[0], 4);
+    return Result{{parts[0], parts[1]}};
+  });
+  for (const bool rotates : {false, true}) {
+    const LatentHead head{.plain = 3, .rotated = 4, .value = 5};
+    const auto heads_of = [=](Tape& t, auto x) {
+      const auto own = [&](const Var& of) {  // the op overwrites its input
+        Tensor copy = t.empty(of.value.shape(), of.value.dtype(), "gradient_check.heads");
+        t.kernels().copy({.x = of.value, .out = copy}, t.stream());
+        return Var(copy, of.id);
+      };
+      const DType type = kernels::accumulator(x[0].value.dtype());
+      return latent_heads(t, own(x[0]), x[1], x[2], kBatch, head,
+                          rotates ? some_rotary(t, type, true) : Rotary{});
+    };
+    const std::vector<Shape> inputs = {{kBatch * kLength, 2 * head.key()},
+                                       {kBatch * kLength, 2 * (head.plain + head.value)},
+                                       {kBatch * kLength, head.rotated}};
+    const std::string name = rotates ? "latent_heads, rotary" : "latent_heads";
+    add_case(cases, name, inputs, {}, [=](Tape& t, auto x, auto) {
+      const Heads h = heads_of(t, x);
+      return Result{{h.q, h.k, h.v}};
+    });
+    add_case(cases, "attention of " + name, inputs, {},
+             [=](Tape& t, auto x, auto) { return attention(t, heads_of(t, x), {.scale = 0.5f}); });
   }
   add_case(cases, "clip of heads", {qkv}, {}, [=](Tape& t, auto x, auto) {
     const Heads h = split_heads(t, packed(t, x[0], false, false));
