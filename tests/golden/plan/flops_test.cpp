@@ -84,9 +84,13 @@ TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
           flops += calls * item.cost.flops;
           continue;
         }
-        const double forward = item.kernel == "attention" ? 2 : 5, counted = forward == 2 ? 2 : 4;
-        const auto q = static_cast<double>(item.operands.at(0).shape.elements());
-        flops += calls * (item.cost.flops * counted / forward - 2 * counted * q / 2);
+        const Shape &q = item.operands.at(0).shape, &v = item.operands.at(2).shape;
+        const auto key = static_cast<double>(q[3]), value = static_cast<double>(v[3]),
+                   rows = static_cast<double>(q[0] * q[1] * q[2]);
+        const bool forward = item.kernel == "attention";
+        const double executed = forward ? key + value : 3 * key + 2 * value,
+                     counted = (forward ? 1 : 2) * (key + value);
+        flops += calls * (item.cost.flops * counted / executed - rows * counted);
       }
       EXPECT_DOUBLE_EQ(2 * model->training_flops(length), flops) << name << " " << length;
     }
