@@ -307,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                                            "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
                                            "llama_tied_clip", "llama_lion", "llama_muon",
                                            "llama_muon_quintic", "qwen3_wd_ramp", "mixtral",
-                                           "mixtral_aux", "gpt_oss"),
+                                           "mixtral_aux", "gpt_oss", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
 void expect_refused(const std::string& directory, const VerifyOptions& options,
