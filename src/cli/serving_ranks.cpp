@@ -171,7 +171,11 @@ void ServingRanks::reserve(const Order& order) {
 std::shared_ptr<const inference::Adapter> ServingRanks::make_adapter(
     const Order& order, std::shared_ptr<Runtime> memory) {
   std::shared_ptr<const inference::Adapter> adapter;
-  on_all([&] { adapter = adapters_->load(order.directory, std::move(memory), order.number); });
+  on_all([&] {
+    adapter = adapters_->load(order.directory, std::move(memory), order.number);
+    // Once all ranks have it, rank 0 may send requests with it.
+    if (world_.rank() > 0) by_number_.add(adapter);
+  });
   return adapter;
 }
 
@@ -197,13 +201,11 @@ void ServingRanks::receive_orders() {
         case Order::Kind::end: return;
         case Order::Kind::weights: load_and_follow(order); break;
         case Order::Kind::reserve: reserve(order); break;
-        case Order::Kind::adapter:
-          by_number_.add(make_adapter(order, adapters_->take(true)));
-          break;
+        case Order::Kind::adapter: make_adapter(order, adapters_->take(true)); break;
       }
     } catch (const std::exception&) {
       if (!failure().empty()) throw;
-      // Rank 0 reports the reason.
+      by_number_.remove(order.number);  // rank 0 reports the reason
     }
   }
 }

@@ -89,8 +89,12 @@ void EngineLeader::step() {
 
 void EngineLeader::settle() {
   sent_ = std::exchange(calls_, {});
-  send({.kind = EngineMessage::Kind::settle, .options = {}, .calls = sent_}, ranks_);
-  meet(ranks_);
+  try {
+    send({.kind = EngineMessage::Kind::settle, .options = {}, .calls = sent_}, ranks_);
+    meet(ranks_);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does
+                                     // the run
+  }
   sent_.clear();
 }
 

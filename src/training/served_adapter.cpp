@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "checkpoint/held_tensor.h"
 #include "models/adapters/adapter_rules.h"
 #include "models/adapters/lora_config.h"
@@ -34,7 +35,27 @@ ServedAdapters::ServedAdapters(ServedAdaptersOptions options, std::string base,
   for (const std::string& directory : directories)
     bytes = std::max(bytes, inference::adapter_bytes(models::model_of(open(directory)),
                                                      options_.type, &groups_));
-  memory_ = std::make_unique<inference::AdapterMemory>(options_.device, options_.most + 1, bytes);
+  reserve(bytes);
+}
+
+void ServedAdapters::reserve(int64_t bytes) {
+  const auto refuse = [&](std::string_view reason) {
+    fail(
+        "memory cannot be reserved for {} adapters (--max-loras) and one that replaces another, of "
+        "{} bytes each, as all linear layers need at rank {} (--max-lora-rank) or the largest of "
+        "--lora-modules needs: {}; lower --max-loras or --max-lora-rank",
+        options_.most, bytes, options_.max_rank, reason);
+  };
+  // Host memory that does not exist would be missed only when it is written.
+  if (options_.device.is_host() &&
+      static_cast<double>(options_.most + 1) * static_cast<double>(bytes) >
+          static_cast<double>(available_memory()))
+    refuse("there are " + available_memory_text());
+  try {
+    memory_ = std::make_unique<inference::AdapterMemory>(options_.device, options_.most + 1, bytes);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
 }
 
 checkpoint::ModelDirectory ServedAdapters::open(const std::string& directory) const {

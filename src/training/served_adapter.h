@@ -39,6 +39,7 @@ class ServedAdapters {
   const inference::AdapterMemory& memory() const { return *memory_; }
 
  private:
+  void reserve(int64_t bytes);
   checkpoint::ModelDirectory open(const std::string& directory) const;
   void check_rank(const models::Stage& whole, const std::string& directory) const;
 

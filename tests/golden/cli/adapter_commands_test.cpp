@@ -28,11 +28,11 @@ class AdapterCommands : public ::testing::Test {
     place_ = nullptr;
   }
 
-  static void train_adapter(const std::string& name, int seed) {
+  static void train_adapter(const std::string& name, int seed, const std::string& more = "") {
     const Outcome r = place_->run(
         words("train --model run --finetune --lora-rank 4 --lora-alpha 32 --micro-batch-size 2 "
               "--seq-length 64 --train-iters 8 --lr 0.05 --mock-data --seed " +
-              std::to_string(seed) + " --save " + name));
+              std::to_string(seed) + " --save " + name + " " + more));
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static Outcome run(const Words& command) {
@@ -185,6 +185,32 @@ TEST_F(AdapterCommands, ServeHasAdaptersByName) {
   EXPECT_EQ(client.unload("two"), 404);
 }
 
+TEST_F(AdapterCommands, ServeHasAdaptersThatDoMoreThanAdd) {
+  train_adapter("dora", 3, "--use-dora");
+  train_adapter("biased", 4, "--lora-bias all");
+  const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
+                    dora = text_of("--adapter dora"), biased = text_of("--adapter biased");
+  Background server =
+      place_->start(words("serve --load run --enable-lora --lora-modules biased=biased one=adapter "
+                          "--max-lora-rank 4 --max-loras 3 --port 0 --threads 1"));
+  AdapterClient client(served_port(*place_, server));
+  EXPECT_EQ(client.load("dora", "dora").first, 200);
+  EXPECT_EQ(client.text("dora"), dora);
+  EXPECT_EQ(client.text("biased"), biased);
+  EXPECT_EQ(client.text("one"), one);
+  EXPECT_EQ(client.text("run"), base);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+  // The memory of others is enough for it only if it is named at the start.
+  Background other =
+      place_->start(words("serve --load run --enable-lora --max-lora-rank 4 --port 0 --threads 1"));
+  AdapterClient to_other(served_port(*place_, other));
+  const auto [status, error] = to_other.load("biased", "biased");
+  EXPECT_EQ(status, 400);
+  EXPECT_NE(error.find("are reserved for each"), std::string::npos) << error;
+  EXPECT_EQ(to_other.load("one", "adapter").first, 200);
+}
+
 // Every rank has its part of each adapter.
 TEST_F(AdapterCommands, ServeHasAdaptersOfADividedModel) {
   const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
@@ -225,6 +251,8 @@ TEST_F(AdapterCommands, AdaptersThatDoNotFitAreNotLoaded) {
   refused("serve --load run --enable-lora --lora-modules one=adapter --max-lora-rank 3",
           {"rank 4", "--max-lora-rank"});
   refused("serve --load run --lora-modules one=adapter", {"--enable-lora"});
+  refused("serve --load run --enable-lora --max-loras 1000000000",
+          {"memory cannot be reserved", "--max-loras", "bytes each"});
   refused("serve --load run --enable-lora --lora-modules adapter", {"NAME=DIR"});
   refused("serve --load run --enable-lora --adapter adapter", {"--lora-modules"});
   const auto module_refused = [](const std::string& module, const Words& parts) {
