@@ -180,6 +180,11 @@ bool leaves_model(const LoraConfig& config) {
          config.trainable_token_indices.empty();
 }
 
+std::vector<std::string> expert_parameters(const Stage& whole) {
+  const std::set<std::string> stored = ExpertParameters(whole).stored;
+  return {stored.begin(), stored.end()};
+}
+
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
   const Modules modules(whole);
   AdaptedModules found;

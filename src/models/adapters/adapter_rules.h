@@ -28,6 +28,9 @@ struct AdaptedModules {
 };
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole);
 
+// The parameters of all experts of a layer that a model's directories store.
+std::vector<std::string> expert_parameters(const Stage& whole);
+
 // True if nothing of the model is trained but adapters, so that it is what it was without them.
 bool leaves_model(const LoraConfig& config);
 
