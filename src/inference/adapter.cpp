@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/table.h"
 #include "models/adapters/lora_config.h"
+#include "nn/latent_attention.h"
 
 namespace megatron::inference {
 namespace {
@@ -33,6 +34,8 @@ bool only_adds_to_products(const models::Model& model) {
   size_t added = 0;
   for (const auto& [matrix, low_rank] : whole->adapters()) {
     if (low_rank.has_magnitudes()) return false;
+    // Applied to cached latents, whose rows are not those of the pass.
+    if (matrix.ends_with(nn::kLatentKeysAndValues)) return false;
     ops::for_each_weight(low_rank, [&](const Weight&) { ++added; });
   }
   return added == trained(*whole).size();

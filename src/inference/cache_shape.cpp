@@ -48,12 +48,10 @@ std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType ty
 bool absorbs(std::span<const nn::LayerCache> layers, const Runtime& runtime,
              const EngineOptions& options) {
   return options.latent_decode == LatentDecode::absorbed &&
-         (runtime.device().is_host() || std::ranges::all_of(layers,
-                                                            [](const nn::LayerCache& layer) {
-                                                              return layer.latent <=
-                                                                     kernels::cuda::kAttentionWidth;
-                                                            })) &&
-         std::ranges::all_of(layers, &nn::LayerCache::can_absorb);
+         (runtime.device().is_host() ||
+          std::ranges::all_of(layers, [](const nn::LayerCache& layer) {
+            return layer.latent <= kernels::cuda::kAttentionWidth;
+          }));
 }
 
 // Largest number of blocks, up to `most`, whose bytes fit the budget.

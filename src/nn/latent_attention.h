@@ -41,6 +41,9 @@ struct LatentAttentionPlace {
   parallel::Init init, output_init;
 };
 
+// The matrix that makes keys and values of latents, by the end of its parameter's name.
+inline constexpr std::string_view kLatentKeysAndValues = ".kv_up.weight";
+
 // Parameters, with N heads, head sizes P + R (keys) and V (values), query rank Q and latent rank L:
 // <name>.q_down.weight [Q,H], .q_latent_norm.weight [Q] and .q_up.weight [N (P+R), Q], or .q.weight
 // [N (P+R), H]; .kv_down.weight [L+R,H] = [latent | rotary key], .kv_latent_norm.weight [L],
@@ -54,7 +57,7 @@ class LatentAttention {
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
   // What inference keeps of each token.
-  LayerCache cache() const { return {.latent = config_.cached(), .can_absorb = !kv_up_.adapted()}; }
+  LayerCache cache() const { return {.latent = config_.cached()}; }
 
  private:
   // A product whose result is a latent, and its norm.

@@ -145,7 +145,7 @@ Tensor attend_to_latents(Tape& tape, const SequenceState& state, int64_t layer,
   const LatentPass pass(tape, state.latents(layer), head, scale, tokens, kv_up);
   pass.store(tokens, group.rows, rotary);
   ops::rotate_latent_queries(tokens.q, head, rotary, tape);
-  return state.shape().absorbed ? pass.absorbed(group) : pass.plain(group);
+  return state.shape().absorbed && !kv_up.adapted() ? pass.absorbed(group) : pass.plain(group);
 }
 
 }  // namespace megatron::nn

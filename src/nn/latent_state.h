@@ -17,8 +17,8 @@ struct LatentTokens {
 // attention [T, N V] over all tokens that they see, without gradients. kv_up: the product that
 // makes keys and values of latents. With SequenceStateShape::absorbed, queries are multiplied by
 // the keys' part of its matrix, and the weighted sums of latents by the values' part (DeepSeek-AI
-// 2024, section 2.1.2); otherwise keys and values are computed again, and the result has the bits
-// of one pass over the whole sequence.
+// 2024, section 2.1.2), unless it has an adapter; otherwise keys and values are computed again, and
+// the result has the bits of one pass over the whole sequence.
 Tensor attend_to_latents(Tape& tape, const SequenceState& state, int64_t layer,
                          const ops::LatentHead& head, const ops::Rotary& rotary, double scale,
                          const LatentTokens& tokens, const ColumnLinear& kv_up,

@@ -100,9 +100,8 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
 }  // namespace
 
 bool SequenceState::numbers_pages() const {
-  return !shape_.absorbed && std::ranges::any_of(shape_.layers, [](const LayerCache& layer) {
-    return layer.latent > 0;
-  });
+  return std::ranges::any_of(shape_.layers,
+                             [](const LayerCache& layer) { return layer.latent > 0; });
 }
 
 std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,

@@ -19,9 +19,6 @@ struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
   int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
   int64_t latent = 0;  // width of a latent, with the rotary key
-  // False if SequenceStateShape::absorbed must not be chosen, since the product that gives keys and
-  // values has more than one matrix.
-  bool can_absorb = true;
 
   int64_t token_elements() const { return latent > 0 ? latent : 2 * kv_heads * head_size; }
 };
@@ -42,7 +39,8 @@ struct SequenceStateShape {
   std::vector<int64_t> pages;  // for each of cache_groups(layers)
   // How latent attention reads its latents: by products that map queries to latents and weighted
   // sums of latents to values (absorbed), or by computing all keys and values again (plain), which
-  // gives the bits of a forward pass over the whole sequence.
+  // gives the bits of a forward pass over the whole sequence. A layer with an adapter of the
+  // product that gives keys and values is always plain.
   bool absorbed = false;
 
   int64_t elements() const;  // total over all pages

@@ -185,6 +185,43 @@ TEST(Adapters, OfAllKindsAreAsInAModelOfTheirOwn) {
     }
 }
 
+// Adapters of the queries share passes; those of the product that expands cached latents do not,
+// and compute all keys and values again in absorbed form, too.
+TEST(Adapters, OfLatentAttentionAreAsInAModelOfTheirOwn) {
+  models::ModelFlags flags = llama_shape(2, 64, 8, 8, kAdaptedTokens, kAdaptedPositions);
+  flags.init_method_std = 0.3;
+  flags.group_query_attention = false;
+  flags.add_bias_linear = false;
+  flags.multi_latent_attention = true;
+  flags.q_lora_rank = 24;
+  flags.kv_lora_rank = 20;
+  flags.qk_head_dim = flags.v_head_dim = 12;
+  flags.qk_pos_emb_head_dim = 8;
+  flags.model_family = "megatron";
+  const models::Model base = models::model_from_flags(flags, 0);
+  const inference::EngineOptions absorbed{
+      .max_requests = 3, .max_tokens = 40, .latent_decode = inference::LatentDecode::absorbed};
+  RandomModel m(base, DType::f32);
+  for (const char* target : {"q_down", "kv_up"}) {
+    const auto lora = config(4, {target});
+    const auto adapter = adapter_of(base, lora, DType::f32, 9);
+    EXPECT_EQ(adapter->shares_passes(), std::string(target) == "q_down");
+    RandomModel own(base->with({.adapter = lora}), DType::f32);
+    for (parallel::ParameterSpec* tensor : own.model.parameters())
+      if (tensor->parameter.trainable) fill(*tensor, 9, own.runtime.stream());
+    const std::vector<Request> requests = {request(30, 0, nullptr), request(65, 1, adapter)};
+    Request without = requests[1];
+    without.adapter = nullptr;
+    const auto of = [&](RandomModel& model, std::span<const Request> some) {
+      return inference::generate(model.model, model.runtime, some, absorbed);
+    };
+    const auto together = of(m, requests);
+    EXPECT_EQ(numbers_of(together[0]), numbers_of(of(m, std::span(&requests[0], 1))[0]));
+    EXPECT_EQ(numbers_of(together[1]), numbers_of(of(own, std::span(&without, 1))[0])) << target;
+    EXPECT_NE(numbers_of(together[1]), numbers_of(of(m, std::span(&without, 1))[0]));
+  }
+}
+
 // What was reserved is used again, and no more than that.
 TEST(Adapters, HaveTheirMemoryReserved) {
   const models::Model base = base_model(true), model = base->with({.adapter = config(4, {})});
