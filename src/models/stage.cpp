@@ -172,18 +172,33 @@ Bundle ForwardInParts::finish() {
   return std::move(flow_.bundle);
 }
 
-Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch) {
+namespace {
+
+void find_entropies(const Stage& stage, const Tape& tape, const Bundle& in, const nn::Batch& batch,
+                    Tensor* entropies) {
+  if (entropies == nullptr) return;
+  Tape unrecorded(tape.runtime(), Tape::Mode::infer, &tape.kernels());
+  if (!tape.adapts()) unrecorded.leave_out_adapters();
+  *entropies = stage.entropies(unrecorded, in, batch);
+}
+
+}  // namespace
+
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                 Tensor* entropies) {
   Tensor loss;
   tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    find_entropies(stage, t, b, batch, entropies);
     loss = stage.loss(t, b, batch);
     return Bundle();
   });
   return loss;
 }
 
-Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in,
-                          const nn::Batch& batch) {
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                          Tensor* entropies) {
   const Bundle out = tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    find_entropies(stage, t, b, batch, entropies);
     return Bundle{{"values", stage.objective_values(t, b, batch)}};
   });
   return out["values"];

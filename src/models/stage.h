@@ -62,6 +62,9 @@ class Stage {
   // (parallel/token_log_probabilities.h); or, of a model that scores texts, the scores
   // [T, score_labels].
   virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
+  // Entropies of the next tokens of those in batch.labelled [R] (parallel/token_entropies()); not
+  // recorded. Undefined for a model that has none.
+  virtual Tensor entropies(Tape&, const Bundle&, const nn::Batch&) const { return {}; }
   // The logits from which loss() is computed, bit for bit: f32 (f64) [T,V].
   virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
   // Input of the output head [T,H].
@@ -89,11 +92,13 @@ std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 // Sets every parameter and state to its initial values, which are the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
-// stage.loss() as a span of the tape.
-Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
+// stage.loss() as a span of the tape. entropies: set to stage.entropies(), unless null.
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                 Tensor* entropies = nullptr);
 
 // stage.objective_values() as a span of the tape.
-Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                          Tensor* entropies = nullptr);
 
 // Activations that forward discards and backward recomputes (Chen et al. 2016; Korthikanti et al.
 // 2022).

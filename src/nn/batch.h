@@ -33,6 +33,14 @@ struct Continuation {
   std::vector<Group> groups;
 };
 
+// Which tokens routers count: not the padding of rows of examples, which goes to no expert either.
+struct RealTokens {
+  Tensor rows;  // i32 [T]: index of each token, -1 for padding; undefined: there is no padding
+  // f32 (f64) [B+1]: the number of other tokens in each sequence on all context-parallel ranks, and
+  // in all of them; and the inverse of each, 0 for 0.
+  Tensor numbers, inverses;
+};
+
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
   parallel::TokenLayout layout;
@@ -43,6 +51,10 @@ struct Batch {
   Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
   // The tokens with a label, for an objective of log-probabilities; undefined without one.
   parallel::LabelledTokens labelled;
+  RealTokens real;
+  // f32 (f64) [sources, T]: the part of each token's loss that counts for each source of examples;
+  // undefined: losses are not logged by source.
+  Tensor source_weights;
   Tensor sample_ids;  // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.

@@ -90,7 +90,8 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   const int64_t own = x_TH.value.size(0), held = batch.layout.held();
   Tokens sent{.x_TH = x_TH,
               .capacity = capacity_of(tape, own, batch),
-              .counted = batch.text_length() == batch.layout.length};
+              .counted = batch.text_length() == batch.layout.length,
+              .pads = batch.real.rows.defined()};
   MG_ASSERT(!trains(tape) || sent.counted || !training_.counts_tokens());
   const ops::Routing routing = router_(tape, x_TH, batch);
   if (sent.counted) observe(tape, routing.experts);
@@ -117,7 +118,7 @@ void Moe::compute(Tape& tape, Tokens& sent) const {
   if (shared_ != nullptr) inner = shared_->up(tape, sent.x_TH);
   const Tensor experts = sent.choices.end(tape);
   const Var weights = sent.weights.end(tape), x = sent.tokens.end(tape);
-  const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent.capacity);
+  const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent);
   if (sent.counted) observe_rows(tape, experts, order.rows);
   sent.results = parallel::send_back(tape, through_experts(tape, x, weights, order), ranks_,
                                      sent.routes, "expert results");
@@ -198,7 +199,8 @@ int64_t Moe::existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, 
 
 // Selects and orders the tokens that go to this rank's experts.
 ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
-                               const Capacity& capacity) const {
+                               const Tokens& sent) const {
+  const Capacity& capacity = sent.capacity;
   const bool padded = capacity.rows > 0 && training_.padded;
   const int64_t most = most_rows(tape, experts.size(0), capacity);
   ops::ExpertOrder order{.offsets = tape.empty({held_.size + 1}, DType::i32, "moe.offsets"),
@@ -215,7 +217,7 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
-  if (ranks_.group != nullptr || capacity.rows > 0)
+  if (ranks_.group != nullptr || capacity.rows > 0 || sent.pads)
     order.slots =
         order.slots.slice(0, 0, existing_rows(order.offsets, experts.size(0), most, padded));
   return order;

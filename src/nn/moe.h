@@ -63,7 +63,8 @@ class Moe {
   struct Tokens {
     Var x_TH;
     Capacity capacity;
-    bool counted = true;  // false if there is padding among them: no count has a part of a batch
+    bool counted = true;  // false in texts that are padded to a length: counts leave them out
+    bool pads = false;    // there may be padding among them, which has no expert
     parallel::ChoicesInTransit choices;
     std::shared_ptr<const parallel::TokenRoutes> routes;
     parallel::InTransit weights, tokens, results;
@@ -86,7 +87,7 @@ class Moe {
   int64_t rows_at(double load, int64_t tokens, int64_t most) const;
   int64_t existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
-                            const Capacity& capacity) const;
+                            const Tokens& sent) const;
   void observe(const Tape& tape, const Tensor& experts) const;
   void observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const;
 

@@ -221,6 +221,12 @@ Var DecoderModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch
                                           value_.logits_soft_cap);
 }
 
+Tensor DecoderModel::entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (value_.score_labels > 0) return {};
+  return output_.table->entropies(tape, head_input(tape, in).value, batch.labelled, output_.use,
+                                  value_.logits_soft_cap);
+}
+
 Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
   return output_.table->loss_logits(tape, head_input(tape, in).value, output_.use,
                                     value_.logits_soft_cap);

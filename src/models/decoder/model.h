@@ -28,6 +28,7 @@ class DecoderModel final : public Stage {
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override;
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Tensor entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
