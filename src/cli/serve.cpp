@@ -70,8 +70,8 @@ Fields ServeSettings::fields() {
       "enable-lora", &enable_lora, true,
       "serve adapters (LoRA) by name: a request's model is the model's name or an adapter's");
   f.add("lora-modules", &lora_modules,
-        "adapters to load at start, as NAME=DIR; others can be loaded by POST "
-        "/v1/load_lora_adapter");
+        "adapters to load at start, as NAME=DIR, or as vLLM's {\"name\": \"NAME\", \"path\": "
+        "\"DIR\"}; others can be loaded by POST /v1/load_lora_adapter");
   f.add("max-lora-rank", &max_lora_rank, "max rank of such an adapter");
   f.add("max-loras", &server.adapters.most, "max adapters loaded at once");
   f.begin_group("network");
@@ -133,6 +133,29 @@ void ServeSettings::check() {
   server.engine = engine.options();
 }
 
+// NAME=DIR, or a JSON object with both, whose base_model_name has no meaning with one base.
+std::pair<std::string, std::string> named_adapter(const std::string& module) {
+  std::pair<std::string, std::string> named;
+  if (module.starts_with('{')) {
+    const Json json = Json::parse(module, "--lora-modules");
+    for (const auto& [key, value] : json.as_object()) {
+      MG_CHECK(value.is_string() && (key == "name" || key == "path" || key == "base_model_name"),
+               "--lora-modules has {}, whose '{}' is {}; it takes the texts name, path and "
+               "base_model_name",
+               module, key, value.dump());
+      if (key != "base_model_name")
+        (key == "name" ? named.first : named.second) = value.as_string();
+    }
+  } else if (const size_t at = module.find('='); at != module.npos) {
+    named = {module.substr(0, at), module.substr(at + 1)};
+  }
+  MG_CHECK(
+      !named.first.empty() && !named.second.empty(),
+      "--lora-modules has '{}'; it takes NAME=DIR or {{\"name\": \"NAME\", \"path\": \"DIR\"}}",
+      module);
+  return named;
+}
+
 void ServeSettings::check_adapters() {
   MG_CHECK(enable_lora || lora_modules.empty(), "--lora-modules {} needs --enable-lora",
            lora_modules[0]);
@@ -143,12 +166,8 @@ void ServeSettings::check_adapters() {
   MG_CHECK(max_lora_rank >= 1, "--max-lora-rank is {}; it must be positive", max_lora_rank);
   MG_CHECK(server.adapters.most >= 1, "--max-loras is {}; it must be positive",
            server.adapters.most);
-  for (const std::string& module : lora_modules) {
-    const size_t at = module.find('=');
-    MG_CHECK(at != module.npos && at > 0 && at + 1 < module.size(),
-             "--lora-modules has '{}'; it takes NAME=DIR", module);
-    server.adapters.modules.emplace_back(module.substr(0, at), module.substr(at + 1));
-  }
+  for (const std::string& module : lora_modules)
+    server.adapters.modules.push_back(named_adapter(module));
 }
 
 void ServeSettings::join(const comm::Processes& processes) {

@@ -111,8 +111,8 @@ TEST_F(AdapterCommands, ServeHasAdaptersByName) {
                     two = text_of("--adapter second");
   ASSERT_NE(one, two);
   Background server = place_->start(
-      words("serve --load run --enable-lora --lora-modules one=adapter --max-lora-rank 4 "
-            "--max-loras 2 --port 0 --threads 1"));
+      words("serve --load run --enable-lora --lora-modules {\"name\":\"one\",\"path\":\"adapter\"} "
+            "--max-lora-rank 4 --max-loras 2 --port 0 --threads 1"));
   const int port = served_port(*place_, server);
   httplib::Client client("127.0.0.1", port);
   const auto post = [&](const std::string& path, const std::string& body) {
@@ -182,6 +182,9 @@ TEST_F(AdapterCommands, AdaptersThatDoNotFitAreNotLoaded) {
           {"rank 4", "--max-lora-rank"});
   refused("serve --load run --lora-modules one=adapter", {"--enable-lora"});
   refused("serve --load run --enable-lora --lora-modules adapter", {"NAME=DIR"});
+  refused(R"(serve --load run --enable-lora --lora-modules {"name":"one"})", {"\"path\": \"DIR\""});
+  refused(R"(serve --load run --enable-lora --lora-modules {"name":"one","rank":4})",
+          {"whose 'rank' is 4"});
   refused("serve --load run --enable-lora --adapter adapter", {"--lora-modules"});
   refused("serve --load run --enable-lora --tensor-model-parallel-size 2", {"2 ranks"});
   refused("serve --load run --enable-lora --lora-modules one=run", {"run", "not an adapter"});
