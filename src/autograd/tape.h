@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "autograd/parameter.h"
 #include "autograd/saved.h"
 #include "kernels/norm.h"
+#include "kernels/row_tokens.h"
 #include "kernels/table.h"
 
 namespace megatron {
@@ -110,6 +112,13 @@ class Tape {
   // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
   bool adapts() const { return adapts_; }
   void leave_out_adapters() { adapts_ = false; }
+  // In a training pass: the tokens of all rows of the batch, for the dropout of adapters.
+  struct BatchRows {
+    kernels::RowTokens tokens;
+    int64_t rows = 0;
+  };
+  void drop_in_adapters(BatchRows rows) { batch_rows_ = std::move(rows); }
+  const std::optional<BatchRows>& batch_rows() const { return batch_rows_; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
   // observes only in Pass::forward.
@@ -229,6 +238,7 @@ class Tape {
   Runtime& runtime_;
   Mode mode_;
   bool adapts_ = true;
+  std::optional<BatchRows> batch_rows_;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;

@@ -94,6 +94,14 @@ Bundle entering(const Stage& stage, Bundle in) {
   return in;
 }
 
+// The rows of a training pass, for the dropout of adapters.
+void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
+  if (phase != Phase::train || stage.model()->adapter() == nullptr) return;
+  kernels::RowTokens tokens = batch.rows_of({});
+  tokens.length = batch.layout.held();
+  tape.drop_in_adapters({std::move(tokens), batch.layout.rows()});
+}
+
 }  // namespace
 
 Bundle Block::operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
@@ -113,6 +121,7 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
   MG_ASSERT(recompute.layers > 0 && offload.layers >= 0);
   MG_ASSERT(offload.layers == 0 || recompute.granularity == Granularity::none);
   const auto layers = stage.blocks();
+  mark_rows(stage, tape, batch, phase);
   Forward pass(layers, tape, batch, phase);
   Bundle bundle = entering(stage, in);
   // The embedding's input is the batch, which is kept anyway.
@@ -146,6 +155,7 @@ ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
       phase_(phase),
       flow_{.bundle = entering(stage, in), .in_flight = {}} {
   MG_ASSERT(recompute.granularity != Granularity::full);
+  mark_rows(stage, tape, batch, phase);
   if (recompute.granularity == Granularity::selective) recompute_ = recompute.modules;
 }
 

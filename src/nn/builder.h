@@ -24,14 +24,16 @@ class Builder {
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
   // placement: the model family's mapping from a parameter's name and whole shape to canonical
   // tensors. adapters: borrowed; null: none. With adapters, only they are trained, and what their
-  // rules name.
+  // rules name. seed: of their dropout.
   Builder(Runtime& runtime, DType type, PlacementOf placement,
-          const parallel::ModelRanks& ranks = {}, const AdapterRules* adapters = nullptr)
+          const parallel::ModelRanks& ranks = {}, const AdapterRules* adapters = nullptr,
+          uint64_t seed = 0)
       : runtime_(runtime),
         type_(type),
         placement_(std::move(placement)),
         ranks_(ranks),
-        adapters_(adapters) {}
+        adapters_(adapters),
+        seed_(seed) {}
 
   struct Options {
     int uses = 1;
@@ -112,6 +114,7 @@ class Builder {
                                 std::span<const AdaptedPart> parts, size_t index);
   Parameter& add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
                    size_t index);
+  ops::LowRank::Dropout dropout_of(const parallel::ParameterSpec& matrix, double p) const;
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
 
@@ -126,6 +129,7 @@ class Builder {
   PlacementOf placement_;
   parallel::ModelRanks ranks_;
   const AdapterRules* adapters_;
+  uint64_t seed_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;

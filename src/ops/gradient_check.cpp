@@ -73,6 +73,16 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
                  {{w[2], 0.5, {{w[3], 0, 0}, {w[4], 3, 2, w[7]}}}, {w[5], 2, {{w[6], 2, 0}}}}};
              return linear(t, x[0], w[0], w[1], MemoryClass::activations, adapter);
            });
+  // A rank's columns of x are the whole's from the seventh on.
+  add_case(cases, "linear with adapters and dropout", {{kBatch * kLength, 6}},
+           {{4, 6}, {3, 6}, {4, 3}}, [](Tape& t, auto x, auto w) {
+             LowRank adapter{{{w[1], 0.5, {{w[2], 0, 0}}}}};
+             const kernels::DropoutArgs::Mask mask = half_dropped(t);
+             adapter.dropout = {
+                 .p = mask.p, .seed = mask.seed, .stream = mask.stream, .first_channel = 6};
+             t.drop_in_adapters({mask.rows, kBatch * kLength});
+             return linear(t, x[0], w[0], {}, MemoryClass::activations, adapter);
+           });
   add_case(cases, "linear of linear_gelu", {{6, 5}}, {{7, 5}, {7}, {4, 7}, {4}},
            [](Tape& t, auto x, auto w) {
              const Gelu inner = linear_gelu(t, x[0], w[0], w[1], true);

@@ -40,6 +40,8 @@ class ChunkedHead {
     rows_ = std::min(ops::loss_chunk_rows(share, tape.stream().target()),
                      std::max<int64_t>(labelled, 1));
     x_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.x");
+    adapted_TH_ = ops::low_rank_input(layer.adapter, tape, x_TH);
+    adapted_CH_ = drops() ? scratch(x_CH_.shape(), x_TH.dtype(), "head.adapter's x") : x_CH_;
     values_C_ = scratch({rows_}, sums_, "head.values");
     weights_C_ = scratch({rows_}, sums_, "head.weights");
     logits_CV_ = chunk_of_logits(sums_, "head.logits");
@@ -47,8 +49,9 @@ class ChunkedHead {
     const DType type = computes == Computes::entropies ? sums_ : x_TH.dtype();
     dlogits_CV_ = type != sums_ || dense_ ? chunk_of_logits(type, "head.dlogits") : logits_CV_;
     exponentials_CV_ = dense_ ? chunk_of_logits(sums_, "head.exponentials") : logits_CV_;
-    if (computes == Computes::gradients)
-      dx_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.dx");
+    if (computes == Computes::entropies) return;
+    dx_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.dx");
+    adapted_dx_CH_ = drops() ? scratch(x_CH_.shape(), x_TH.dtype(), "head.adapter's dx") : dx_CH_;
   }
 
   // Log-probabilities [T].
@@ -91,6 +94,7 @@ class ChunkedHead {
   void backward(const Tensor& dout_T, const Tensor& dx_TH) {
     const kernels::Table& table = tape_.kernels();
     if (dx_TH.defined()) table.fill({.out = dx_TH, .value = 0}, tape_.stream());
+    ops::LowRankInputGradient adapted_dx(layer_.adapter, tape_, dx_TH);
     for_each_chunk([&](int64_t begin, int64_t count) {
       const Tensor weights = weights_C_.slice(0, 0, count),
                    dlogits = dlogits_CV_.slice(0, 0, count);
@@ -99,9 +103,9 @@ class ChunkedHead {
       losses_of(begin, logits_of(begin, count), dlogits, layer_.soft_cap);
       const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
       if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_low_rank_gradients(layer_.adapter, tape_, inner_, dlogits, x_CH_.slice(0, 0, count),
-                                  dx);
+      add_adapter_gradients(count, dlogits, dx);
       if (dx.defined()) put(dx, begin, dx_TH);
+      if (dx.defined() && drops()) put(adapted_dx_CH_.slice(0, 0, count), begin, adapted_dx.sum());
       if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
         table.gemm({.a = dlogits,
                     .b = x_CH_.slice(0, 0, count),
@@ -111,9 +115,20 @@ class ChunkedHead {
                    tape_.stream());
       }
     });
+    adapted_dx.finish();
   }
 
  private:
+  bool drops() const { return ops::drops(layer_.adapter, tape_); }
+
+  // Adds the gradient of the adapter's input to dx, or writes it to adapted_dx_CH_.
+  void add_adapter_gradients(int64_t count, const Tensor& dlogits, const Tensor& dx) {
+    const Tensor own = dx.defined() ? adapted_dx_CH_.slice(0, 0, count) : Tensor();
+    if (own.defined() && drops()) tape_.kernels().fill({.out = own, .value = 0}, tape_.stream());
+    ops::add_low_rank_gradients(layer_.adapter, tape_, inner_, dlogits,
+                                adapted_CH_.slice(0, 0, count), own);
+  }
+
   template <class F>
   void for_each_chunk(F&& f) {
     const int64_t labelled = tokens_.rows.elements();
@@ -148,7 +163,9 @@ class ChunkedHead {
     take(x_TH_, begin, x);
     tape_.kernels().gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true},
                          tape_.stream());
-    inner_ = ops::add_low_rank(tape_, layer_.adapter, x, logits);
+    const Tensor adapted = adapted_CH_.slice(0, 0, count);
+    if (drops()) take(adapted_TH_, begin, adapted);
+    inner_ = ops::add_low_rank(tape_, layer_.adapter, adapted, logits);
     return logits;
   }
 
@@ -175,8 +192,9 @@ class ChunkedHead {
   bool dense_;    // chunks of logits have no padding between rows
   int64_t rows_;  // of a chunk
   Tensor x_CH_, values_C_, weights_C_, logits_CV_;
-  Tensor dlogits_CV_, exponentials_CV_, dx_CH_;  // for backward
-  std::vector<Tensor> inner_;                    // of the adapter, for the last chunk
+  Tensor adapted_TH_, adapted_CH_;  // what the adapter multiplies, and a chunk of it
+  Tensor dlogits_CV_, exponentials_CV_, dx_CH_, adapted_dx_CH_;  // for backward
+  std::vector<Tensor> inner_;  // of the adapter, for the last chunk
 };
 
 // The rows of all tokens, from those between the matrix products.

@@ -161,6 +161,7 @@ Json TrainerState::to_json() const {
                     {"train_iters", train_iters},
                     {"layout", layout}};
   if (!reference.empty()) json.emplace_back("reference", reference);
+  if (!base.empty()) json.emplace_back("base", base);
   if (!gemm_tuning.is_null()) json.emplace_back("gemm_tuning", gemm_tuning);
   if (loss_scale)
     json.emplace_back("loss_scale", Json::Object{{"value", loss_scale->value},
@@ -205,6 +206,7 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
   if (json.contains("settings")) state.settings = in.object("settings");
   if (json.contains("train_iters")) state.train_iters = in.count("train_iters");
   if (json.contains("reference")) state.reference = in.text("reference");
+  if (json.contains("base")) state.base = in.text("base");
   if (json.contains("gemm_tuning")) state.gemm_tuning = in.object("gemm_tuning");
   state.data = in.object("data");
   state.layout = in.object("layout");

@@ -289,11 +289,6 @@ const std::vector<Rule> kRules = {
      "--mlp-chunks-for-training {value} computes feed-forward blocks without their adapters, but "
      "--lora-rank or --adapter is given; use --recompute-granularity selective "
      "--recompute-modules mlp to save memory, or leave one out"},
-    {memory, "pipeline-schedule", "trains-adapter & zero-bubble & sharding=optim_grads_params",
-     "--pipeline-schedule {value} computes weight gradients after "
-     "--data-parallel-sharding-strategy "
-     "optim_grads_params has dropped the parameters, which those of adapters (--lora-rank, "
-     "--adapter) need; use 1f1b, interleaved or optim_grads"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
      "--{flag} pairs a forward pass with a backward pass, which --pipeline-schedule "
      "{pipeline-schedule} does not do; use 1f1b or interleaved"},

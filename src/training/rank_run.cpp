@@ -419,6 +419,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
           .reference = plan_.reference ? plan_.reference->fingerprint : "",
+          .base = plan_.base,
           .gemm_tuning = gemm_choices_->json()};
 }
 

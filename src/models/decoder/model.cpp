@@ -65,7 +65,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
                                                     : value.embedding_scale) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= value.num_layers());
-  nn::Builder builder(runtime, type, placement, ranks, adapters);
+  nn::Builder builder(runtime, type, placement, ranks, adapters, seed);
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
   build_layers(builder, seed);
