@@ -84,6 +84,10 @@ class SpanListener {
 
 enum class BackwardPart { all, input, weight };
 
+namespace ops {
+struct ExpertLowRank;
+}
+
 class Tape;
 // Additions to the products of some rows with matrices, in passes without backward.
 class ProductAdditions {
@@ -94,6 +98,13 @@ class ProductAdditions {
   // Calls f(first, count) for each range of rows that have one.
   using OfRows = std::function<void(int64_t first, int64_t count)>;
   virtual void for_each_range(const Weight& w, const OfRows& f) const = 0;
+  // The same for the matrices of a layer's experts: calls f(first, count, added to up, added to
+  // down) for ranges that cover all rows, with null where nothing is added. Does not call f if
+  // nothing is added to any row.
+  using OfExpertRows = std::function<void(
+      int64_t first, int64_t count, const ops::ExpertLowRank* up, const ops::ExpertLowRank* down)>;
+  virtual void for_each_expert_range(const Weight& up, const Weight& down,
+                                     const OfExpertRows& f) const = 0;
 };
 
 class Tape {

@@ -38,6 +38,8 @@ bool only_adds_to_products(const models::Model& model) {
     if (matrix.ends_with(nn::kLatentKeysAndValues)) return false;
     ops::for_each_weight(low_rank, [&](const Weight&) { ++added; });
   }
+  for (const auto& [matrices, experts] : whole->expert_adapters())
+    added += 2 * experts.parts.size();  // a and b
   return added == trained(*whole).size();
 }
 
@@ -108,6 +110,8 @@ Adapter::Adapter(const models::Model& model, std::shared_ptr<Runtime> memory, DT
       stage_(part_of(model, shapes_only_, type, groups)),
       shares_passes_(only_adds_to_products(model)) {
   for (const auto& [matrix, low_rank] : stage_->adapters()) of_matrix_.emplace(matrix, &low_rank);
+  for (const auto& [matrices, experts] : stage_->expert_adapters())
+    of_experts_.emplace(matrices, &experts);
   parallel::allocate(tensors(), *runtime_);
 }
 
@@ -155,6 +159,11 @@ const ops::LowRank* Adapter::find(std::string_view matrix) const {
   return found == of_matrix_.end() ? nullptr : found->second;
 }
 
+const ops::ExpertLowRank* Adapter::find_of_experts(std::string_view matrices) const {
+  const auto found = of_experts_.find(matrices);
+  return found == of_experts_.end() ? nullptr : found->second;
+}
+
 void RowAdapters::append(const Adapter* adapter, int64_t count) {
   const int64_t first = std::exchange(rows_, rows_ + count);
   if (adapter == nullptr || !adapter->shares_passes()) return;
@@ -177,6 +186,28 @@ void RowAdapters::add(Tape& tape, const Weight& w, const Tensor& x, const Tensor
 void RowAdapters::for_each_range(const Weight& w, const OfRows& f) const {
   for (const auto& [adapter, first, count] : ranges_)
     if (adapter->find(w.parameter->name) != nullptr) f(first, count);
+}
+
+void RowAdapters::for_each_expert_range(const Weight& up, const Weight& down,
+                                        const OfExpertRows& f) const {
+  const auto adds = [&](const Adapter& adapter) {
+    return adapter.find_of_experts(up.parameter->name) != nullptr ||
+           adapter.find_of_experts(down.parameter->name) != nullptr;
+  };
+  if (std::ranges::none_of(ranges_, [&](const Range& range) { return adds(*range.adapter); }))
+    return;
+  int64_t next = 0;  // rows before it are in ranges
+  const auto plain_until = [&](int64_t end) {
+    if (end > next) f(next, end - next, nullptr, nullptr);
+  };
+  for (const auto& [adapter, first, count] : ranges_) {
+    if (!adds(*adapter)) continue;
+    plain_until(first);
+    f(first, count, adapter->find_of_experts(up.parameter->name),
+      adapter->find_of_experts(down.parameter->name));
+    next = first + count;
+  }
+  plain_until(rows_);
 }
 
 }  // namespace megatron::inference

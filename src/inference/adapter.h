@@ -50,10 +50,11 @@ class Adapter : public std::enable_shared_from_this<Adapter> {
   int64_t bytes() const;
 
   // True if passes may have rows with this adapter among others: it only adds to products with
-  // matrices that are not experts'.
+  // matrices of layers.
   bool shares_passes() const { return shares_passes_; }
   // What it adds to a matrix in such a pass; null: nothing. matrix: the name of the parameter.
   const ops::LowRank* find(std::string_view matrix) const;
+  const ops::ExpertLowRank* find_of_experts(std::string_view matrices) const;
   // The model with the adapter, for passes that have no other rows: `base` with the adapter's
   // tensors in it. It borrows the tensors of both.
   std::unique_ptr<models::Stage> over(const models::Stage& base, Runtime& runtime,
@@ -67,6 +68,7 @@ class Adapter : public std::enable_shared_from_this<Adapter> {
   std::unique_ptr<models::Stage> stage_;  // only the adapter's tensors have memory
   const bool shares_passes_;
   std::map<std::string, const ops::LowRank*, std::less<>> of_matrix_;
+  std::map<std::string, const ops::ExpertLowRank*, std::less<>> of_experts_;
 };
 
 // The adapters of a rank that follows another one's engines. Thread-safe.
@@ -91,6 +93,8 @@ class RowAdapters final : public ProductAdditions {
 
   void add(Tape& tape, const Weight& w, const Tensor& x, const Tensor& y) const override;
   void for_each_range(const Weight& w, const OfRows& f) const override;
+  void for_each_expert_range(const Weight& up, const Weight& down,
+                             const OfExpertRows& f) const override;
 
  private:
   struct Range {

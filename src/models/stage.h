@@ -76,6 +76,10 @@ class Stage {
   virtual std::span<parallel::ParameterSpec* const> parameters() const = 0;
   // The adapters of its linear layers, by the name of the matrix's parameter.
   virtual std::span<const std::pair<std::string, ops::LowRank>> adapters() const { return {}; }
+  // The adapters of its experts, in the same way.
+  virtual std::span<const std::pair<std::string, ops::ExpertLowRank>> expert_adapters() const {
+    return {};
+  }
   // Module states, which training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 

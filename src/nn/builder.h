@@ -59,6 +59,10 @@ class Builder {
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
   // Returns the adapters that add_adapter() has added to linear layers, by the name of the matrix.
   std::vector<std::pair<std::string, ops::LowRank>> take_adapters() { return std::move(added_); }
+  // The same for add_expert_adapter().
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> take_expert_adapters() {
+    return std::move(added_to_experts_);
+  }
   // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
   // like the table, and b [H,r]; absent if it has none.
   struct TableAdapter {
@@ -131,6 +135,7 @@ class Builder {
   const AdapterRules* adapters_;
   uint64_t seed_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> added_to_experts_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<std::unique_ptr<StepSum>> step_sums_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kernels/route.h"
 #include "nn/batch.h"
@@ -77,8 +78,13 @@ class Moe {
   bool stops() const { return ranks_.stops; }
 
  private:
-  Var through_experts(Tape& tape, const Var& x, const Var& weights,
-                      const ops::ExpertOrder& order) const;
+  struct Adapters {
+    const ops::ExpertLowRank *up, *down;  // null: none
+  };
+  Var through_experts(Tape& tape, const Var& x, const Var& weights, const ops::ExpertOrder& order,
+                      const Adapters& adapters) const;
+  std::optional<Var> with_additions(Tape& tape, const Var& x, const Var& weights,
+                                    const Tensor& experts) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const;
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;

@@ -28,7 +28,10 @@ models::Model with_largest_adapter(const models::Model& model, int64_t rank) {
 
 ServedAdapters::ServedAdapters(ServedAdaptersOptions options, std::string base,
                                const std::vector<std::string>& directories, comm::Group& world)
-    : options_(std::move(options)), base_(std::move(base)), groups_(options_.layout, world) {
+    : options_(std::move(options)),
+      base_(std::move(base)),
+      groups_(options_.layout, world),
+      tells_(world.rank() == 0) {
   const models::Model model = models::model_of(checkpoint::ModelDirectory(base_, options_.reading));
   int64_t bytes = inference::adapter_bytes(with_largest_adapter(model, options_.max_rank),
                                            options_.type, &groups_);
@@ -102,7 +105,8 @@ std::shared_ptr<const inference::Adapter> ServedAdapters::load(const std::string
                                                             number, &groups_);
   const WholeModel whole = whole_model(*undivided);
   const std::vector<std::string> absent = absent_states(whole, directory);
-  load_weights(directory, checkpoint::held(adapter->tensors()), whole, {.absent = absent});
+  load_weights(directory, checkpoint::held(adapter->tensors()), whole,
+               {.absent = absent, .tells = tells_});
   adapter->runtime().stream().synchronize();
   return adapter;
 }

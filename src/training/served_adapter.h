@@ -46,6 +46,7 @@ class ServedAdapters {
   const ServedAdaptersOptions options_;
   const std::string base_;  // the model's directory
   const inference::EngineGroups groups_;
+  const bool tells_;  // whether this rank logs what is read
   std::unique_ptr<inference::AdapterMemory> memory_;
 };
 

@@ -139,6 +139,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
 void DecoderModel::list_parameters(nn::Builder& builder) {
   owned_ = builder.take();
   adapters_ = builder.take_adapters();
+  expert_adapters_ = builder.take_expert_adapters();
   for (const auto& placed : owned_) {
     describe(*placed, value_);
     if (placed->role == parallel::Role::embedding && !value_.untied) {

@@ -35,6 +35,9 @@ class DecoderModel final : public Stage {
   std::span<const std::pair<std::string, ops::LowRank>> adapters() const override {
     return adapters_;
   }
+  std::span<const std::pair<std::string, ops::ExpertLowRank>> expert_adapters() const override {
+    return expert_adapters_;
+  }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
   std::span<nn::StepSum* const> step_sums() const override { return step_sums_; }
@@ -73,6 +76,7 @@ class DecoderModel final : public Stage {
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;
   std::vector<std::pair<std::string, ops::LowRank>> adapters_;
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> expert_adapters_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;

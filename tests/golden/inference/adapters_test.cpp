@@ -134,11 +134,12 @@ TEST(Adapters, ShareNoCachedTokens) {
   EXPECT_NE(engine.embedding(prompt, adapter.get()), engine.embedding(prompt));
 }
 
-// Adapters that need passes of their own: everything else than additions to dense matrices.
-std::vector<std::shared_ptr<const models::LoraConfig>> configs_of_own_passes(bool experts) {
+// Adapters of experts, or those that need passes of their own.
+std::vector<std::shared_ptr<const models::LoraConfig>> other_configs(bool experts) {
   std::vector<models::LoraConfig> configs;
   if (experts) {
-    configs.push_back(*config(3, {}));  // all matrices, those of experts, too
+    configs.push_back(*config(3, {}));      // all matrices, those of experts, too
+    configs.push_back(*config(5, {"w3"}));  // the up-projections of experts
   } else {
     configs.assign(4, *config(3, {"q_proj", "down_proj"}));
     configs[0].weight_decomposed = true;
@@ -165,10 +166,10 @@ TEST(Adapters, OfAllKindsAreAsInAModelOfTheirOwn) {
       ASSERT_TRUE(plain->shares_passes());
       std::vector<Request> requests = {request(30, 0, nullptr), request(33, 1, plain)};
       std::vector<std::vector<double>> expected = {alone(m, requests[0]), alone(m, requests[1])};
-      for (const auto& lora : configs_of_own_passes(experts)) {
+      for (const auto& lora : other_configs(experts)) {
         // Other values than the base's in all that the adapter replaces.
         const auto adapter = adapter_of(base, lora, type, 9);
-        EXPECT_FALSE(adapter->shares_passes());
+        EXPECT_EQ(adapter->shares_passes(), experts);
         RandomModel own(base->with({.adapter = lora}), type);
         for (parallel::ParameterSpec* tensor : own.model.parameters())
           if (tensor->parameter.trainable) fill(*tensor, 9, own.runtime.stream());
