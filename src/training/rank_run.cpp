@@ -418,6 +418,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
+          .examples = plan_.examples,
           .reference = plan_.reference ? plan_.reference->fingerprint : "",
           .gemm_tuning = gemm_choices_->json()};
 }
