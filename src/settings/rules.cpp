@@ -149,6 +149,13 @@ const std::vector<Rule> kRules = {
     {flags, "no-calculate-per-token-loss", "task=classify",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
      "classify is a mean over texts: leave it out"},
+    {flags, "log-entropy", "cuda-graph-impl=local",
+     "--log-entropy computes the logits of a number of tokens that --cuda-graph-impl local cannot "
+     "capture: drop one of them"},
+    {flags, "log-entropy", "task=reward",
+     "--log-entropy is of next tokens, but --task reward trains scores: leave it out"},
+    {flags, "log-entropy", "task=classify",
+     "--log-entropy is of next tokens, but --task classify trains scores: leave it out"},
     {flags, "sample-interval", "task=reward",
      "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
     {flags, "sample-interval", "task=classify",

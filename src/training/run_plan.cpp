@@ -210,7 +210,7 @@ int64_t usual_vocabulary(const std::string& type) {
   if (type == "TikTokenizer") return 131072;
   if (type.starts_with("BertWordPiece")) return 30522;
   if (type == "Llama2Tokenizer" || type.ends_with("SentencePieceTokenizer")) return 32000;
-  return type == "HuggingFaceTokenizer" ? 128256 : 0;
+  return type == "HuggingFaceTokenizer" || type == "SFTTokenizer" ? 128256 : 0;
 }
 
 // The vocabulary of a run. A plan needs no tokenizer: if its files are missing, only the number of
@@ -568,6 +568,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   check_prompts(s.run, plan.vocabulary, plan.model);
   if (s.run.sample_interval || plan.task != nullptr)
     plan.end_tokens = find_end_tokens(plan, source);
+  if (plan.task != nullptr) find_examples(plan);
   if (s.batch.epochs) {
     open_examples(plan);
     plan.corpus.set(data::Split::train);  // throws if there is none

@@ -407,6 +407,7 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
                          const Task* task) {
   return {.loss_scope = settings.batch.scope(),
           .objective = task == nullptr ? nullptr : task->objective(),
+          .log_entropy = settings.log.log_entropy,
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
           .hidden = model->hidden_size(),
