@@ -112,7 +112,7 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
   node.inputs = {x.id};
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
   if (adapter) {
-    std::vector<Tensor> inner = add_adapter(tape, adapter, weight.value(), x.value, y);
+    std::vector<Tensor> inner = add_adapter(adapter, tape, weight.value(), x.value, y);
     node.attributes =
         Product{.has_bias = static_cast<bool>(bias), .adapter = {node, adapter, std::move(inner)}};
   }

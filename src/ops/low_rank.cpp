@@ -186,7 +186,7 @@ void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const 
   add_low_rank_weight_gradients(adapter, tape, inner, gradients, dy, x);
 }
 
-std::vector<Tensor> add_adapter(Tape& tape, const LowRank& adapter, const Tensor& w,
+std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor& w,
                                 const Tensor& x, const Tensor& y) {
   if (!adapter || !tape.adapts()) return {};
   const bool dropped = drops(adapter, tape);

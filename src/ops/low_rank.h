@@ -104,7 +104,7 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
 Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
 // The rest of the product in forward: adds to y what adapted_matrix() does not have. Returns what
 // add_low_rank() does.
-std::vector<Tensor> add_adapter(Tape& tape, const LowRank& adapter, const Tensor& w,
+std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor& w,
                                 const Tensor& x, const Tensor& y);
 
 // The part of a product's node that belongs to an adapter.

@@ -135,7 +135,8 @@ TEST(Help, FindsFlagsByNameAndText) {
     return flags;
   };
   EXPECT_EQ(found({"--help-search", "Dropout"}),
-            (std::set<std::string>{"hidden-dropout", "attention-dropout", "seed", "no-load-rng"}));
+            (std::set<std::string>{"hidden-dropout", "attention-dropout", "lora-dropout", "seed",
+                                   "no-load-rng"}));
   EXPECT_EQ(found({"--help-search=--dropout"}), found({"--help-search", "dropout"}));
   const std::string fp8 = help_of_train({"--help-search", "fp8-format"}).text;
   EXPECT_NE(fp8.find("--fp8-format"), std::string::npos) << fp8;
