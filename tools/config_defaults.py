@@ -16,14 +16,16 @@ if sys.argv[1:] in (["-h"], ["--help"]):
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-TYPES = ("cohere2 falcon gemma2 gemma3_text glm4_moe gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral "
+TYPES = ("cohere2 deepseek_v2 deepseek_v3 falcon gemma2 gemma3_text glm4_moe gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral "
          "nemotron olmo2 olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe starcoder2").split()
 OUT = pathlib.Path(__file__).parent.parent / "tests/unit/models/config_defaults.json"
 
 SIZES = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 6,
          "num_attention_heads": 4, "max_position_embeddings": 64}
 # Keys that let other keys of a type take effect.
-MORE = {"qwen2": {"use_sliding_window": True}, "qwen3": {"use_sliding_window": True},
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+          "num_experts_per_tok": 2, "num_key_value_heads": 4}
+MORE = {"deepseek_v2": LATENT, "deepseek_v3": LATENT, "qwen2": {"use_sliding_window": True}, "qwen3": {"use_sliding_window": True},
         "qwen2_moe": {"use_sliding_window": True}, "qwen3_moe": {"use_sliding_window": True},
         "phi3": {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}}}
 KV_HEADS = {"num_key_value_heads": 2}  # if the class's default does not divide 4
@@ -93,6 +95,9 @@ def forms(name, cls):
         out += [{"n_embed": 32}, {"multi_query": False}, {"new_decoder_architecture": True, "num_kv_heads": 2}]
     if name == "gpt_neox":
         out += [{"rotary_pct": 0.5}, {"rotary_emb_base": 77.0}, {"rope_parameters": THETA, "rotary_emb_base": 77.0}]
+    if name == "deepseek_v2":
+        groups = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
+        out += [groups, {**groups, "topk_group": 1}]
     if name == "phi3":
         yarn = {"type": "yarn", **lists}
         out += [{"rope_scaling": yarn}, {"rope_scaling": {**yarn, "factor": 3.0}},
@@ -163,7 +168,7 @@ def small_of(name, cls):
     small = {NAMES.get(name, {}).get(key, key): value for key, value in SIZES.items()}
     small.update(MORE.get(name, {}))
     kv = getattr(cls(), "num_key_value_heads", None)
-    if kv is not None and 4 % kv:
+    if kv is not None and 4 % kv and "num_key_value_heads" not in small:
         small.update(KV_HEADS)
     if "head_dim" in {f.name for f in fields_of(cls)}:
         small["head_dim"] = 16

@@ -69,6 +69,7 @@ class Tape::Stretch final : public Source {
     tape_->gradient_listener_ = gradient_listener_;
     tape_->span_listeners_ = listeners_;
     tape_->pass_ = Pass::recompute;
+    tape_->batch_rows_ = outer.batch_rows_;
     tape_->made_ = &once_;
     Bundle in;
     for (Input& input : inputs_) {
@@ -104,6 +105,7 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
   if (span == nullptr) discarded.span_listeners_ = span_listeners_;
   discarded.pass_ = pass_;
   discarded.metrics_ = metrics_;
+  discarded.batch_rows_ = batch_rows_;
   const auto stretch = std::make_shared<Stretch>(*this, span, forward);
   discarded.made_ = made_;
   discarded.keeps_ = &stretch->once();

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "autograd/parameter.h"
 #include "autograd/saved.h"
 #include "kernels/norm.h"
+#include "kernels/row_tokens.h"
 #include "kernels/table.h"
 
 namespace megatron {
@@ -82,6 +84,10 @@ class SpanListener {
 
 enum class BackwardPart { all, input, weight };
 
+namespace ops {
+struct ExpertLowRank;
+}
+
 class Tape;
 // Additions to the products of some rows with matrices, in passes without backward.
 class ProductAdditions {
@@ -92,6 +98,13 @@ class ProductAdditions {
   // Calls f(first, count) for each range of rows that have one.
   using OfRows = std::function<void(int64_t first, int64_t count)>;
   virtual void for_each_range(const Weight& w, const OfRows& f) const = 0;
+  // The same for the matrices of a layer's experts: calls f(first, count, added to up, added to
+  // down) for ranges that cover all rows, with null where nothing is added. Does not call f if
+  // nothing is added to any row.
+  using OfExpertRows = std::function<void(
+      int64_t first, int64_t count, const ops::ExpertLowRank* up, const ops::ExpertLowRank* down)>;
+  virtual void for_each_expert_range(const Weight& up, const Weight& down,
+                                     const OfExpertRows& f) const = 0;
 };
 
 class Tape {
@@ -110,6 +123,13 @@ class Tape {
   // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
   bool adapts() const { return adapts_; }
   void leave_out_adapters() { adapts_ = false; }
+  // In a training pass: the tokens of all rows of the batch, for the dropout of adapters.
+  struct BatchRows {
+    kernels::RowTokens tokens;
+    int64_t rows = 0;
+  };
+  void drop_in_adapters(BatchRows rows) { batch_rows_ = std::move(rows); }
+  const std::optional<BatchRows>& batch_rows() const { return batch_rows_; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
   // observes only in Pass::forward.
@@ -229,6 +249,7 @@ class Tape {
   Runtime& runtime_;
   Mode mode_;
   bool adapts_ = true;
+  std::optional<BatchRows> batch_rows_;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;

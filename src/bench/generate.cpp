@@ -18,7 +18,7 @@ struct GenerateFlags {
   settings::RuntimeSettings runtime;
   std::string preset{settings::kDefaultPreset};
   bool bf16 = false;
-  int64_t prompt = 128, max_tokens = 256, batch = 32;
+  int64_t prompt = 128, max_tokens = 256, batch = 32, lora_rank = 16;
   int64_t cuda_graphs = inference::EngineOptions::kCudaGraphs;
   models::ModelFlags shape;
 
@@ -32,6 +32,10 @@ struct GenerateFlags {
     f.add("prompt-tokens", &prompt, "length of the prompt");
     f.add("max-tokens", &max_tokens, "tokens to generate");
     f.add("batch-size", &batch, "sequences in the batched decode measurement");
+    f.add(
+        "lora-rank", &lora_rank,
+        "rank of the adapters of all matrices in the measurement of a batch of 8 with 8 adapters; "
+        "0: it is left out");
     shape.fields(f);
     f.begin_group("device");
     f.add("inference-dynamic-batching-num-cuda-graphs", &cuda_graphs,
@@ -42,7 +46,9 @@ struct GenerateFlags {
     return read_flags(
         "megatron bench generate [flags]",
         "Measures generation with random weights (GPT-2 124M by default): decode tokens/s of 1, 8 "
-        "and --batch-size sequences, compared with the machine's read bandwidth; prefill, compared "
+        "and --batch-size sequences, compared with the machine's read bandwidth; 8 sequences with "
+        "8 adapters, compared with "
+        "none; prefill, compared "
         "with the GEMM peak and with training's forward pass; the time per token near the "
         "beginning and the end of the context; the time to the first token of a prompt whose "
         "beginning is in the cache.",
@@ -67,6 +73,9 @@ int measure_generate(const ReadFlags& read) {
            "sum at most the model's {} positions",
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0 && batch <= 65536, "--batch-size is {}; it must lie in [1, 65536]", batch);
+  MG_CHECK(flags.lora_rank >= 0 && flags.lora_rank <= model->hidden_size(),
+           "--lora-rank is {}; it must be from 0, for none, to the model's hidden size of {}",
+           flags.lora_rank, model->hidden_size());
   inference::EngineOptions{.cuda_graphs = flags.cuda_graphs}.check();
   runtime_settings.check();
   training::begin_on_device(runtime_settings);
@@ -93,6 +102,7 @@ int measure_generate(const ReadFlags& read) {
         "the prefill speed of 512 tokens\n",
         batch, many / most, batch);
   }
+  if (flags.lora_rank > 0) measures.adapters(prompt, max_tokens, 8, flags.lora_rank);
   watch.look();
   const int64_t early = positions / 10, late = positions * 9 / 10;
   const int64_t count = std::min<int64_t>(40, positions - late);

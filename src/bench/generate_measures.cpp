@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "inference/generate.h"
+#include "models/adapters/lora_config.h"
 #include "plan/parameters.h"
 
 namespace megatron::bench {
@@ -68,13 +69,15 @@ std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number)
 }
 
 std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int64_t sequences,
-                                             inference::Statistics& statistics) {
+                                             inference::Statistics& statistics,
+                                             const Adapters& adapters) {
   std::vector<inference::Request> requests(static_cast<size_t>(sequences));
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].number = i;
     requests[i].max_tokens = count;
     requests[i].sampling.top_k = 40;
     requests[i].prompt = prompt_of(prompt, static_cast<int64_t>(i));
+    if (!adapters.empty()) requests[i].adapter = adapters.at(i);
   }
   std::vector<double> seconds;
   double before = 0;
@@ -121,6 +124,39 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
         "MB\n",
         s.graph_launches, s.steps, s.graphs_recorded, static_cast<double>(s.graph_bytes) * 1e-6);
   return rate;
+}
+
+void GenerateMeasures::adapters(int64_t prompt, int64_t count, int64_t sequences, int64_t rank) {
+  models::LoraConfig config;
+  config.rank = rank;
+  config.all_linear = true;
+  config.init = models::LoraInit::random;
+  const models::Model model =
+      stage_->model()->with({.adapter = std::make_shared<const models::LoraConfig>(config)});
+  const DType type = stage_->parameters()[0]->parameter.value.dtype();
+  const int64_t bytes = inference::adapter_bytes(model, type);
+  inference::AdapterMemory memory(runtime_.device(), sequences, bytes);
+  Adapters adapters;
+  for (int64_t i = 0; i < sequences; ++i) {
+    const auto adapter = std::make_shared<inference::Adapter>(model, memory.take(), type,
+                                                              inference::Adapter::next_number());
+    for (parallel::ParameterSpec* tensor : adapter->tensors())
+      parallel::initialize(*tensor, adapter->number(), adapter->runtime().stream());
+    adapter->runtime().stream().synchronize();
+    adapters.push_back(adapter);
+  }
+  std::vector<double> without, with;
+  inference::Statistics s;
+  for (int round = 0; round < 3; ++round) {
+    for (const double t : tokens(prompt, count, sequences, s)) without.push_back(t);
+    for (const double t : tokens(prompt, count, sequences, s, adapters)) with.push_back(t);
+  }
+  const double n = static_cast<double>(sequences), base = median(without), adapted = median(with);
+  fmt::print(
+      "decode, batch of {} with {} adapters of rank {} ({:.1f} MB each): {:.1f} tokens/s, without "
+      "adapters {:.1f}; ratio {:.2f}\n",
+      sequences, sequences, rank, static_cast<double>(bytes) * 1e-6, n / adapted, n / base,
+      base / adapted);
 }
 
 double GenerateMeasures::prefill_seconds(int64_t prompt) {

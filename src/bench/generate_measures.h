@@ -20,6 +20,9 @@ class GenerateMeasures {
   // returns tokens/s. Other programs may use the memory too, so its bandwidth is measured before
   // and after.
   double decode(int64_t prompt, int64_t count, int64_t sequences, plan::BandwidthMeter& memory);
+  // Decodes `sequences` at once with an adapter each, of all matrices with rank `rank`, and
+  // without, alternately.
+  void adapters(int64_t prompt, int64_t count, int64_t sequences, int64_t rank);
   // Measures a prompt's tokens/s and its share of the GEMM peak, next to that of training's forward
   // pass.
   double prefill(int64_t prompt, double peak);
@@ -31,9 +34,10 @@ class GenerateMeasures {
 
  private:
   std::vector<int32_t> prompt_of(int64_t length, int64_t number) const;
-  // Seconds of each token of a sequence after the first.
+  using Adapters = std::vector<std::shared_ptr<const inference::Adapter>>;
+  // Seconds of each token of a sequence after the first. adapters: of each sequence; empty: none.
   std::vector<double> tokens(int64_t prompt, int64_t count, int64_t sequences,
-                             inference::Statistics& statistics);
+                             inference::Statistics& statistics, const Adapters& adapters = {});
   double prefill_seconds(int64_t prompt);
   double forward_seconds(int64_t length);
   double share_of_experts(int64_t tokens) const;

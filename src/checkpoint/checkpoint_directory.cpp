@@ -70,8 +70,10 @@ bool is_checkpoint(const std::string& path) {
   return fs::exists(path + "/" + std::string(kTrainerState), error);
 }
 
-CheckpointDirectory::CheckpointDirectory(std::string path)
-    : sealed_(read_state(path)), model_(path), optimizer_(path, optimizer_names(sealed_.files)) {
+CheckpointDirectory::CheckpointDirectory(std::string path, const std::string& base)
+    : sealed_(read_state(path)),
+      model_(path, {.base = is_adapter(path) ? base : ""}),
+      optimizer_(path, optimizer_names(sealed_.files)) {
   optimizer_.check_unique();
   check_all_listed();
   for (const ListedFile& file : sealed_.files) check_tensors(file);

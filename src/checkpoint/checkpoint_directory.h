@@ -24,7 +24,8 @@ class CheckpointDirectory {
   // Reads trainer_state.json and checks its checksum and format, then checks that every file it
   // lists exists with its number of bytes, and opens the tensors. Throws Error naming the file,
   // what is wrong and what to do; for a newer format, the program that wrote it.
-  explicit CheckpointDirectory(std::string path);
+  // base: of an adapter's checkpoint, the directory of its base model; "": the one that it names.
+  explicit CheckpointDirectory(std::string path, const std::string& base = {});
 
   const std::string& path() const { return model_.path(); }
   const ModelDirectory& model() const { return model_; }

@@ -153,6 +153,12 @@ void ModelDirectory::open_adapter() {
   open_model();
   path_ = own;
   base_path_ = base;
+  const std::string config = path_ + "/" + std::string(kConfig);
+  const Json* task = adapter.find("task_type");
+  if (task != nullptr && *task == Json("SEQ_CLS") && present(config)) {
+    config_ = Json::read(config);
+    MG_CHECK(config_.is_object(), "'{}' is not a JSON object", config);
+  }
   config_.set(kAdapterConfig, adapter);
   const bool safetensors = present(path_ + "/" + std::string(kAdapterFile));
   const std::string weights(safetensors ? kAdapterFile : kTorchAdapterFile);

@@ -59,6 +59,7 @@ Fields GenerateSettings::fields() {
         "write JSON lines to this file instead of printing; an existing file is overwritten only "
         "if generate wrote it; after an interruption the same command continues");
   engine.fields(f);
+  engine.latent_fields(f);
   ranks.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
+#include "base/progress.h"
 #include "base/signal_watch.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -22,7 +24,6 @@
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
-#include "training/served_adapter.h"
 
 namespace megatron::cli {
 namespace {
@@ -70,10 +71,14 @@ Fields ServeSettings::fields() {
       "enable-lora", &enable_lora, true,
       "serve adapters (LoRA) by name: a request's model is the model's name or an adapter's");
   f.add("lora-modules", &lora_modules,
-        "adapters to load at start, as NAME=DIR; others can be loaded by POST "
-        "/v1/load_lora_adapter");
-  f.add("max-lora-rank", &max_lora_rank, "max rank of such an adapter");
-  f.add("max-loras", &server.adapters.most, "max adapters loaded at once");
+        "adapters to load at start, as NAME=DIR or as JSON objects with name, path and "
+        "base_model_name; others can be loaded by POST /v1/load_lora_adapter");
+  f.add("max-lora-rank", &max_lora_rank,
+        "max rank of such an adapter; memory is reserved for adapters of all linear layers with "
+        "this rank");
+  f.add("max-loras", &server.adapters.most,
+        "max adapters loaded at once; memory for them, and for one more that replaces another, is "
+        "reserved at start");
   f.begin_group("network");
   f.add("host", &server.host, "address to listen on; 0.0.0.0: every address of this machine");
   f.add("port", &server.port, "port to listen on; 0: a free one");
@@ -95,6 +100,7 @@ Fields ServeSettings::fields() {
   f.add("header-timeout", &server.http.header_seconds,
         "seconds that a client may take to send the headers of a request");
   engine.fields(f);
+  engine.latent_fields(f);
   f.add("replicas", &server.replicas,
         "number of engines, which share the weights and divide the threads; each has its own KV "
         "cache and its own limits on sequences");
@@ -143,12 +149,8 @@ void ServeSettings::check_adapters() {
   MG_CHECK(max_lora_rank >= 1, "--max-lora-rank is {}; it must be positive", max_lora_rank);
   MG_CHECK(server.adapters.most >= 1, "--max-loras is {}; it must be positive",
            server.adapters.most);
-  for (const std::string& module : lora_modules) {
-    const size_t at = module.find('=');
-    MG_CHECK(at != module.npos && at > 0 && at + 1 < module.size(),
-             "--lora-modules has '{}'; it takes NAME=DIR", module);
-    server.adapters.modules.emplace_back(module.substr(0, at), module.substr(at + 1));
-  }
+  for (const std::string& module : lora_modules)
+    server.adapters.modules.push_back(server::read_adapter_module(module));
 }
 
 void ServeSettings::join(const comm::Processes& processes) {
@@ -158,11 +160,6 @@ void ServeSettings::join(const comm::Processes& processes) {
            "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas need "
            "an undivided model; use one replica, or start several servers",
            server.replicas, ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
-  MG_CHECK(!enable_lora || ranks.ranks() == 1,
-           "--enable-lora needs a model that is not divided, but --tensor-model-parallel-size {} "
-           "times --pipeline-model-parallel-size {} divides it among {} ranks; use one rank, or "
-           "serve one adapter with --adapter",
-           ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
   runtime.ranks = ranks.ranks();
   runtime.join(processes);
   runtime.check();
@@ -189,10 +186,7 @@ struct Served {
       check_same(s, now);
       return load(s, now);
     };
-    if (s.enable_lora)
-      s.server.adapters.load = [s, base = directory.path()](const std::string& path) {
-        return adapter_in(path, base, s);
-      };
+    if (s.enable_lora) enable_adapters(s, directory.path());
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
     http.emplace(*text, std::move(weights), s.server);
@@ -207,19 +201,32 @@ struct Served {
     return ranks_of_model.load(directory);
   }
 
-  static std::shared_ptr<const inference::Adapter> adapter_in(const std::string& path,
-                                                              const std::string& base,
-                                                              const ServeSettings& s) {
-    const std::string own = resume::resolve_model_directory(path);
+  void enable_adapters(ServeSettings& s, const std::string& base) const {
+    server::AdapterOptions& adapters = s.server.adapters;
+    std::vector<std::string> directories;
+    for (const server::AdapterModule& module : adapters.modules)
+      directories.push_back(adapter_in(module.directory));
+    const inference::AdapterMemory& memory =
+        ranks_of_model.reserve_adapters(base, adapters.most, s.max_lora_rank, directories);
+    const int64_t bytes = memory.adapters() * memory.bytes_of_one();
+    log::info("adapters: {} are reserved{} for {} (--max-loras) and one that replaces another",
+              format_bytes(static_cast<double>(bytes)),
+              ranks_of_model.count() == 1 ? "" : " on each rank", adapters.most);
+    int64_t& host = s.server.memory;
+    host = std::max<int64_t>(1, (host > 0 ? host : available_memory()) - bytes);
+    adapters.load = [this, threads = s.runtime.threads_per_rank()](const std::string& path) {
+      const std::string own = adapter_in(path);
+      ThreadPool pool(threads);
+      resume::require_whole_model(own, pool);
+      return ranks_of_model.load_adapter(own);
+    };
+  }
+
+  static std::string adapter_in(const std::string& path) {
+    std::string own = resume::resolve_model_directory(path);
     MG_CHECK(checkpoint::is_adapter(own), "'{}' is not an adapter's directory: it needs {} and {}",
              path, checkpoint::kAdapterConfig, checkpoint::kAdapterFile);
-    checkpoint::ReadingOptions reading = s.model.reading;
-    reading.base = base;
-    const checkpoint::ModelDirectory directory(own, reading);
-    ThreadPool pool(s.runtime.threads_per_rank());
-    resume::require_whole_model(directory.path(), pool);
-    return training::load_adapter(directory, s.runtime.device_value(0),
-                                  s.bf16 ? DType::bf16 : DType::f32, s.max_lora_rank);
+    return own;
   }
 
   // `other` replaces the adapter if it is one, else the model of --load.

@@ -7,12 +7,20 @@
 #include "comm/member.h"
 #include "comm/texts.h"
 #include "comm/values.h"
+#include "inference/byte_stream.h"
 #include "inference/follow.h"
 
 namespace megatron::cli {
 namespace {
 
-constexpr const char *kLoad = "serve.load", *kLoaded = "serve.loaded";
+constexpr const char *kOrder = "serve.order", *kDone = "serve.done";
+
+template <class Bytes, class O>
+void visit(Bytes& bytes, O& order) {
+  bytes.fields(order.kind, order.directory, order.base, order.most, order.max_rank, order.number,
+               order.released);
+  bytes.each(order.directories, [&](auto& directory) { bytes.fields(directory); });
+}
 
 std::string text_of(const std::exception_ptr& error) {
   if (error == nullptr) return {};
@@ -40,11 +48,30 @@ ServingRanks::ServingRanks(const ModelRankOptions& options, comm::Group& world)
 ServingRanks::~ServingRanks() {
   if (world_.rank() > 0 || !failure().empty()) return;
   try {
-    std::string end;
-    comm::broadcast(world_, host_.stream(), end, 0, kLoad);
+    give({.kind = Order::Kind::end});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does
                                      // the run
   }
+}
+
+void ServingRanks::give(Order order) {
+  {
+    const std::lock_guard lock(released_->mutex);
+    order.released = std::exchange(released_->numbers, {});
+  }
+  inference::ByteWriter bytes;
+  visit(bytes, order);
+  std::string all = bytes.take();
+  comm::broadcast(world_, host_.stream(), all, 0, kOrder);
+}
+
+ServingRanks::Order ServingRanks::receive() {
+  std::string all;
+  comm::broadcast(world_, host_.stream(), all, 0, kOrder);
+  inference::ByteReader bytes(all);
+  Order order;
+  visit(bytes, order);
+  return order;
 }
 
 std::string ServingRanks::failure() const {
@@ -52,41 +79,75 @@ std::string ServingRanks::failure() const {
 }
 
 server::ServedWeights ServingRanks::load(const checkpoint::ModelDirectory& directory) {
-  std::string path = directory.path(), base = directory.is_adapter() ? directory.base_path() : "";
-  comm::broadcast(world_, host_.stream(), path, 0, kLoad);
-  comm::broadcast(world_, host_.stream(), base, 0, kLoad);
-  const auto lead = std::make_shared<LeadingRank>(make(path, base));
+  const std::lock_guard one(ordering_);
+  const Order order{.kind = Order::Kind::weights,
+                    .directory = directory.path(),
+                    .base = directory.is_adapter() ? directory.base_path() : ""};
+  give(order);
+  const auto lead = std::make_shared<LeadingRank>(make(order));
   return {.runtime = {lead, &lead->rank->runtime},
           .stage = {lead, lead->rank->stage.get()},
           .ranks = lead->rank->ranks};
 }
 
+const inference::AdapterMemory& ServingRanks::reserve_adapters(
+    const std::string& base, int64_t most, int64_t max_rank,
+    const std::vector<std::string>& directories) {
+  const std::lock_guard one(ordering_);
+  const Order order{.kind = Order::Kind::reserve,
+                    .base = base,
+                    .directories = directories,
+                    .most = most,
+                    .max_rank = max_rank};
+  give(order);
+  reserve(order);
+  return adapters_->memory();
+}
+
+std::shared_ptr<const inference::Adapter> ServingRanks::load_adapter(const std::string& directory) {
+  const std::lock_guard one(ordering_);
+  std::shared_ptr<Runtime> memory = adapters_->take(false);
+  const Order order{.kind = Order::Kind::adapter,
+                    .directory = directory,
+                    .number = inference::Adapter::next_number()};
+  give(order);
+  std::shared_ptr<const inference::Adapter> adapter = make_adapter(order, std::move(memory));
+  const inference::Adapter* const made = adapter.get();
+  // The other ranks keep theirs until this one is gone and they are told so.
+  return {made, [adapter, number = order.number, released = released_](const auto*) mutable {
+            adapter = nullptr;
+            const std::lock_guard lock(released->mutex);
+            released->numbers.push_back(number);
+          }};
+}
+
 // Collective. Throws on all ranks if one of them has an error.
 void ServingRanks::require_all(std::exception_ptr own) {
-  const auto errors = comm::gather_texts(world_, host_.stream(), text_of(own), kLoaded);
+  const auto errors = comm::gather_texts(world_, host_.stream(), text_of(own), kDone);
   if (own != nullptr) std::rethrow_exception(own);
   for (size_t r = 0; r < errors.size(); ++r)
     MG_CHECK(errors[r].empty(), "rank {}: {}", r, errors[r]);
 }
 
-std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory,
-                                              const std::string& base) {
+template <class F>
+void ServingRanks::on_all(const F& step) {
+  std::exception_ptr error;
+  try {
+    step();
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  require_all(error);
+}
+
+std::shared_ptr<ModelRank> ServingRanks::make(const Order& order) {
   std::optional<checkpoint::ModelDirectory> files;
   models::Model model;
   std::shared_ptr<ModelRank> rank;
-  const auto on_all = [this](const auto& step) {
-    std::exception_ptr error;
-    try {
-      step();
-    } catch (const std::exception&) {
-      error = std::current_exception();
-    }
-    require_all(error);
-  };
   on_all([&] {
     checkpoint::ReadingOptions reading = options_.reading;
-    reading.base = base;
-    files.emplace(directory, reading);
+    reading.base = order.base;
+    files.emplace(order.directory, reading);
     model = models::model_of(*files);
     if (options_.max_length > 0) model = model->with({.context_length = options_.max_length});
   });
@@ -94,10 +155,34 @@ std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory,
   return rank;
 }
 
+void ServingRanks::reserve(const Order& order) {
+  on_all([&] {
+    adapters_ = std::make_unique<training::ServedAdapters>(
+        training::ServedAdaptersOptions{.device = options_.runtime.device_value(world_.rank()),
+                                        .type = options_.type,
+                                        .layout = options_.ranks.layout(),
+                                        .reading = options_.reading,
+                                        .most = order.most,
+                                        .max_rank = order.max_rank},
+        order.base, order.directories, world_);
+  });
+}
+
+std::shared_ptr<const inference::Adapter> ServingRanks::make_adapter(
+    const Order& order, std::shared_ptr<Runtime> memory) {
+  std::shared_ptr<const inference::Adapter> adapter;
+  on_all([&] {
+    adapter = adapters_->load(order.directory, std::move(memory), order.number);
+    // Once all ranks have it, rank 0 may send requests with it.
+    if (world_.rank() > 0) by_number_.add(adapter);
+  });
+  return adapter;
+}
+
 void ServingRanks::follow() {
   std::exception_ptr error;
   try {
-    receive_loads();
+    receive_orders();
   } catch (...) {
     error = std::current_exception();
   }
@@ -107,32 +192,40 @@ void ServingRanks::follow() {
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-void ServingRanks::receive_loads() {
+void ServingRanks::receive_orders() {
   for (;;) {
-    std::string directory, base;
-    comm::broadcast(world_, host_.stream(), directory, 0, kLoad);
-    if (directory.empty()) return;
-    comm::broadcast(world_, host_.stream(), base, 0, kLoad);
-    followed_.remove_if([](Followed& one) {
-      if (one.ended) one.thread.join();
-      return one.ended.load();
-    });
-    std::shared_ptr<ModelRank> rank;
+    const Order order = receive();
+    for (const uint64_t number : order.released) by_number_.remove(number);
     try {
-      rank = make(directory, base);
+      switch (order.kind) {
+        case Order::Kind::end: return;
+        case Order::Kind::weights: load_and_follow(order); break;
+        case Order::Kind::reserve: reserve(order); break;
+        case Order::Kind::adapter: make_adapter(order, adapters_->take(true)); break;
+      }
     } catch (const std::exception&) {
       if (!failure().empty()) throw;
-      continue;  // rank 0 reports the reason
+      by_number_.remove(order.number);  // rank 0 reports the reason
     }
-    Followed& one = followed_.emplace_back();
-    one.rank = std::move(rank);
-    one.thread = std::thread([this, &one] { follow(one); });
   }
+}
+
+void ServingRanks::load_and_follow(const Order& order) {
+  followed_.remove_if([](Followed& one) {
+    if (one.ended) one.thread.join();
+    return one.ended.load();
+  });
+  std::shared_ptr<ModelRank> rank = make(order);
+  Followed& one = followed_.emplace_back();
+  one.rank = std::move(rank);
+  one.thread = std::thread([this, &one] { follow(one); });
 }
 
 void ServingRanks::follow(Followed& one) {
   try {
-    inference::follow(*one.rank->stage, one.rank->runtime, one.rank->ranks);
+    inference::EngineRanks ranks = one.rank->ranks;
+    ranks.adapters = &by_number_;
+    inference::follow(*one.rank->stage, one.rank->runtime, ranks);
     one.rank = nullptr;
   } catch (...) {
     {

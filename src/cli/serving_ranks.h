@@ -3,15 +3,18 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cli/model_rank.h"
 #include "server/engines.h"
+#include "training/served_adapter.h"
 
 namespace megatron::cli {
 
@@ -24,9 +27,15 @@ class ServingRanks {
   ServingRanks(const ServingRanks&) = delete;
   ServingRanks& operator=(const ServingRanks&) = delete;
 
-  // Called on rank 0, one call at a time. If a rank cannot read its part, no rank keeps any: throws
-  // Error, naming the rank if it is another one. The result must be destroyed before this object.
+  // Called on rank 0; thread-safe. If a rank cannot read its part, no rank keeps any: throws Error,
+  // naming the rank if it is another one. The results must be destroyed before this object.
   server::ServedWeights load(const checkpoint::ModelDirectory& directory);
+  // The same for adapters of the model in the directory `base`, for which every rank reserves
+  // memory first (training::ServedAdapters). Returns the memory that rank 0 has reserved.
+  const inference::AdapterMemory& reserve_adapters(const std::string& base, int64_t most,
+                                                   int64_t max_rank,
+                                                   const std::vector<std::string>& directories);
+  std::shared_ptr<const inference::Adapter> load_adapter(const std::string& directory);
   // Called on the other ranks: loads what rank 0 loads. Throws the error that ends one of the
   // engines.
   void follow();
@@ -42,14 +51,41 @@ class ServingRanks {
     std::atomic<bool> ended = false;
   };
 
-  std::shared_ptr<ModelRank> make(const std::string& directory, const std::string& base);
+  // What rank 0 tells the others to do. end: follow() returns.
+  struct Order {
+    enum class Kind : uint8_t { end, weights, reserve, adapter } kind = Kind::end;
+    std::string directory, base;
+    std::vector<std::string> directories;  // of adapters
+    int64_t most = 0, max_rank = 0;
+    uint64_t number = 0;             // of the adapter
+    std::vector<uint64_t> released;  // adapters that rank 0 has no more
+  };
+  // Numbers of adapters that rank 0 has released since it last gave an order.
+  struct Released {
+    std::mutex mutex;
+    std::vector<uint64_t> numbers;
+  };
+
+  void give(Order order);
+  Order receive();
+  template <class F>
+  void on_all(const F& step);
+  std::shared_ptr<ModelRank> make(const Order& order);
+  void reserve(const Order& order);
+  std::shared_ptr<const inference::Adapter> make_adapter(const Order& order,
+                                                         std::shared_ptr<Runtime> memory);
   void require_all(std::exception_ptr own);
-  void receive_loads();
+  void receive_orders();
+  void load_and_follow(const Order& order);
   void follow(Followed& one);
 
   const ModelRankOptions options_;
   comm::Group& world_;
   Runtime host_;  // for calls on host memory
+  std::mutex ordering_;
+  std::unique_ptr<training::ServedAdapters> adapters_;  // null: none are served by name
+  inference::AdaptersByNumber by_number_;               // on ranks above 0
+  const std::shared_ptr<Released> released_ = std::make_shared<Released>();
 
   std::list<Followed> followed_;
   std::mutex mutex_;  // guards the members below

@@ -18,16 +18,16 @@ double HostBatch::counted() const {
 void pad_sequences(HostBatch& batch, int64_t multiple) {
   const int64_t length = batch.layout.length, padded = ceil_div(length, multiple) * multiple;
   if (padded == length) return;
-  const auto pad = [&](auto& values) {
+  const auto pad = [&]<class T>(std::vector<T>& values, T fill = {}) {
     if (values.empty()) return;
-    std::remove_reference_t<decltype(values)> all(
-        static_cast<size_t>(batch.layout.sequences * padded));
+    std::vector<T> all(static_cast<size_t>(batch.layout.sequences * padded), fill);
     for (int64_t s = 0; s < batch.layout.sequences; ++s)
       std::copy_n(values.begin() + s * length, length, all.begin() + s * padded);
     values = std::move(all);
   };
   for (auto* values : {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts})
     pad(*values);
+  pad(batch.sources, -1);
   pad(batch.targets);
   pad(batch.reference);
   pad(batch.loss_mask);
@@ -42,8 +42,8 @@ HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
     const auto begin = from.begin() + (from.empty() ? 0 : sequence * length);
     to.assign(begin, begin + (from.empty() ? 0 : length));
   };
-  for (const auto member :
-       {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels, &HostBatch::segment_starts})
+  for (const auto member : {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels,
+                            &HostBatch::segment_starts, &HostBatch::sources})
     take(batch.*member, one.*member, batch.layout.length);
   take(batch.targets, one.targets, batch.layout.length);
   take(batch.reference, one.reference, batch.layout.length);
@@ -89,7 +89,8 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
     }
     values.resize(held.size());
   };
-  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
+  for (auto* values :
+       {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts, &batch.sources})
     keep(*values);
   keep(batch.targets);
   keep(batch.reference);
@@ -135,12 +136,15 @@ void check_labels(const HostBatch& host, const models::Model& model) {
 
 }  // namespace
 
-void DeviceBatch::allocate(const HostBatch& host) {
+void DeviceBatch::allocate(const HostBatch& host, bool has_experts) {
   const int64_t tokens = host.layout.rows();
-  const bool confined = !host.segment_starts.empty(), numbers = !host.targets.empty();
+  const bool confined = !host.segment_starts.empty(), numbers = !host.targets.empty(),
+             pads = has_experts && !host.sources.empty(),
+             by_source = sources_ > 0 && !host.sources.empty();
   if (batch_.tokens.defined() && batch_.layout == host.layout &&
       batch_.context == host.text_length && batch_.segment_starts.defined() == confined &&
-      batch_.targets.defined() == numbers)
+      batch_.targets.defined() == numbers && batch_.real.rows.defined() == pads &&
+      batch_.source_weights.defined() == by_source)
     return;
   const auto tensor = [&](int64_t size, DType type, const char* label) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
@@ -153,6 +157,15 @@ void DeviceBatch::allocate(const HostBatch& host) {
   batch_.labels = tensor(tokens, DType::i32, "batch.labels");
   batch_.loss_weights = tensor(tokens, wide, "batch.loss_weights");
   batch_.sample_ids = tensor(host.layout.sequences, DType::i64, "batch.sample_ids");
+  if (pads) {
+    const int64_t counts = host.layout.sequences + 1;
+    batch_.real = {tensor(tokens, DType::i32, "batch.real_rows"),
+                   tensor(counts, wide, "batch.real_numbers"),
+                   tensor(counts, wide, "batch.real_inverses")};
+  }
+  if (by_source)
+    batch_.source_weights =
+        tensor(sources_ * tokens, wide, "batch.source_weights").view({sources_, tokens});
   if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
   if (host.layout.ranks > 1) {
     parallel::ContextTokens& context = batch_.context_tokens;
@@ -176,6 +189,34 @@ void DeviceBatch::allocate(const HostBatch& host) {
     if (!confined && runtime_.device().has_data()) fill_indices(host);
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
+}
+
+void DeviceBatch::fill_real_tokens(const HostBatch& host) {
+  std::vector<int32_t> rows(host.sources.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i] = host.sources[i] < 0 ? -1 : static_cast<int32_t>(i);
+  const std::vector<int32_t>& whole = host.whole().sources;
+  std::vector<double> numbers(static_cast<size_t>(host.layout.sequences) + 1);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i] < 0) continue;
+    numbers[i / static_cast<size_t>(host.layout.length)] += 1;
+    numbers.back() += 1;
+  }
+  std::vector<double> inverses;
+  for (const double number : numbers) inverses.push_back(number == 0 ? 0 : 1 / number);
+  copy_from(batch_.real.rows, std::span<const int32_t>(rows), runtime_.stream());
+  copy_from(batch_.real.numbers, std::span<const double>(numbers), runtime_.stream());
+  copy_from(batch_.real.inverses, std::span<const double>(inverses), runtime_.stream());
+}
+
+void DeviceBatch::fill_source_weights(const HostBatch& host) {
+  std::vector<double> weights(host.sources.size());
+  for (int64_t source = 0; source < sources_; ++source) {
+    for (size_t i = 0; i < weights.size(); ++i)
+      weights[i] = host.sources[i] == source ? host.loss_mask[i] : 0;
+    Tensor row = batch_.source_weights.slice(0, source, 1);
+    copy_from(row, std::span<const double>(weights), runtime_.stream());
+  }
 }
 
 void DeviceBatch::fill_indices(const HostBatch& host) {
@@ -239,7 +280,7 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   check_range(host.positions, model->max_position_embeddings(), "position",
               "--max-position-embeddings");
   if (!host.segment_starts.empty()) check_segments(host);
-  allocate(host);
+  allocate(host, model->facts().experts.has_value());
   if (!runtime_.device().has_data()) return batch_;
   check_labels(host, model);
   Stream& stream = runtime_.stream();
@@ -256,6 +297,8 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     fill_indices(host);
   }
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
+  if (batch_.real.rows.defined()) fill_real_tokens(host);
+  if (batch_.source_weights.defined()) fill_source_weights(host);
   const double divisor =
       scope == settings::LossScope::token ? 1 : std::max(host.whole().counted(), 1.0);
   weights_.resize(host.loss_mask.size());

@@ -25,6 +25,7 @@ struct HostBatch {
   std::vector<int64_t> sample_ids;  // [B]
   // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
+  std::vector<int32_t> sources;  // [B*S]: the number of each token's source, -1: padding; or none
 
   // If the rank holds only a part of each sequence: the tokens of every rank, and the whole
   // sequences.
@@ -51,7 +52,9 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 // allocated after the first.
 class DeviceBatch {
  public:
-  explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
+  // sources: number of sources by which losses are logged, or 0.
+  explicit DeviceBatch(Runtime& runtime, DType model_type, int64_t sources = 0)
+      : runtime_(runtime), type_(model_type), sources_(sources) {}
   // Throws Error naming a token, label or position that the model does not have, or a segment that
   // begins after its token. loss_scale: factor of the weights; of_sequences: one more for each
   // sequence, or none.
@@ -64,7 +67,10 @@ class DeviceBatch {
  private:
   Runtime& runtime_;
   DType type_;
-  void allocate(const HostBatch& host);
+  int64_t sources_;
+  void allocate(const HostBatch& host, bool has_experts);
+  void fill_real_tokens(const HostBatch& host);
+  void fill_source_weights(const HostBatch& host);
   void fill_indices(const HostBatch& host);
   void fill_levels(const HostBatch& host);  // of a two-level exchange
 

@@ -228,7 +228,8 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
 
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   batch.layout = {.sequences = static_cast<int64_t>(indices.size()), .length = layout_.length};
-  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
+  for (auto* values :
+       {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts, &batch.sources})
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
@@ -244,6 +245,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.targets, sample_.targets);
     append(batch.loss_mask, sample_.loss_mask);
     append(batch.segment_starts, sample_.segment_begin);
+    append(batch.sources, sample_.sources);
   }
   batch.sample_ids.assign(indices.begin(), indices.end());
   keep_tokens(batch, layout_);

@@ -24,6 +24,9 @@ struct NamedSet {
 
 struct Corpus {
   std::array<std::shared_ptr<const data::Dataset>, 3> sets;  // train, valid, test; null: no data
+  // Names of the sources of the training set's examples, by their number in samples, if losses are
+  // logged by source.
+  std::vector<std::string> sources;
   std::vector<NamedSet> validation;  // the valid set; or several, of which the first is sets[valid]
   // Throws Error naming the flags if there is none.
   const data::Dataset& set(data::Split split) const;

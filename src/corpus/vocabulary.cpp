@@ -31,6 +31,7 @@ struct TokenizerType {
 
 constexpr auto kTypes = std::to_array<TokenizerType>({
     {"HuggingFaceTokenizer", Family::hugging_face},
+    {"SFTTokenizer", Family::hugging_face},  // --sft says how it writes conversations
     {"GPT2BPETokenizer", Family::gpt2},
     {"SentencePieceTokenizer", Family::sentence_piece},
     {"GPTSentencePieceTokenizer", Family::sentence_piece},
@@ -45,9 +46,6 @@ constexpr auto kTypes = std::to_array<TokenizerType>({
     {"MultimodalTokenizer", Family::refused,
      "it is for text with images, which is not supported; use HuggingFaceTokenizer with the text "
      "model's tokenizer"},
-    {"SFTTokenizer", Family::refused,
-     "megatron sft reads chats with the model's own tokenizer and chat template instead; use "
-     "HuggingFaceTokenizer"},
 });
 
 const TokenizerType& type_named(const std::string& name) {

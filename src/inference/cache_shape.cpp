@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "comm/values.h"
+#include "kernels/cuda_scratch/attention.h"
 
 namespace megatron::inference {
 namespace {
@@ -42,6 +43,17 @@ std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType ty
   return nn::cache_groups(whole->layer_caches());
 }
 
+// True if the caches of latents are read in absorbed form: on CUDA, attention's kernels limit the
+// width of heads.
+bool absorbs(std::span<const nn::LayerCache> layers, const Runtime& runtime,
+             const EngineOptions& options) {
+  return options.latent_decode == LatentDecode::absorbed &&
+         (runtime.device().is_host() ||
+          std::ranges::all_of(layers, [](const nn::LayerCache& layer) {
+            return layer.latent <= kernels::cuda::kAttentionWidth;
+          }));
+}
+
 // Largest number of blocks, up to `most`, whose bytes fit the budget.
 template <class Bytes>
 int64_t blocks_within(int64_t budget, int64_t most, const Bytes& bytes_of) {
@@ -56,13 +68,15 @@ int64_t blocks_within(int64_t budget, int64_t most, const Bytes& bytes_of) {
 CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                        const EngineOptions& options, const EngineRanks& ranks) {
   const int64_t length = options.longest_text(stage.model());
-  CacheShape shape{
-      .blocks = {.block_size = options.block_size,
-                 .windows = {},
-                 .pages = {},
-                 .prefix_caching = options.prefix_caching},
-      .state = {.layers = stage.layer_caches(), .block_size = options.block_size, .pages = {}},
-      .groups = {}};
+  CacheShape shape{.blocks = {.block_size = options.block_size,
+                              .windows = {},
+                              .pages = {},
+                              .prefix_caching = options.prefix_caching},
+                   .state = {.layers = stage.layer_caches(),
+                             .block_size = options.block_size,
+                             .pages = {},
+                             .absorbed = absorbs(stage.layer_caches(), runtime, options)},
+                   .groups = {}};
   const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
   for (const nn::CacheGroup& group : groups) shape.blocks.windows.push_back(group.window);
   for (const nn::CacheGroup& own : nn::cache_groups(shape.state.layers)) {

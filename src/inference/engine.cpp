@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -51,6 +52,19 @@ int64_t rank_of(int32_t token, std::span<const float> logits) {
   return before + 1;
 }
 
+// The rows of a step by passes: those that share one, and those of each other adapter.
+std::vector<std::vector<ScheduledRow>> rows_of_passes(const std::vector<ScheduledRow>& rows) {
+  std::map<uint64_t, std::vector<ScheduledRow>> passes;
+  for (const ScheduledRow& row : rows) {
+    const Request& request = row.sequence->request;
+    const bool shares = request.adapter == nullptr || request.adapter->shares_passes();
+    passes[shares ? 0 : request.adapter_number()].push_back(row);
+  }
+  std::vector<std::vector<ScheduledRow>> of_passes;
+  for (auto& [adapter, of_one] : passes) of_passes.push_back(std::move(of_one));
+  return of_passes;
+}
+
 }  // namespace
 
 Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
@@ -87,15 +101,19 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
   if (leader_ != nullptr) leader_->made();
 }
 
-void Engine::require_one_rank(const Adapter* adapter) const {
-  MG_CHECK(adapter == nullptr || ranks_.all == nullptr,
-           "requests that choose an adapter need a model that is not divided among ranks, but {} "
-           "ranks divide this one",
-           ranks_.all->size());
+// The model for passes with rows of an adapter.
+const models::Stage& Engine::stage_of(const Adapter* adapter) {
+  if (adapter == nullptr || adapter->shares_passes()) return stage_;
+  AdaptedStage& adapted = adapted_stages_[adapter->number()];
+  if (adapted.stage == nullptr) {
+    adapted = {adapter->weak_from_this(), adapter->over(stage_, runtime_, ranks_.modules)};
+    std::erase_if(adapted_stages_, [](const auto& one) { return one.second.adapter.expired(); });
+  }
+  return *adapted_stages_.at(adapter->number()).stage;
 }
 
 RequestId Engine::submit(Request request) {
-  require_one_rank(request.adapter.get());
+  stage_of(request.adapter.get());  // throws before the request is accepted
   request.check(stage_.model(), vocabulary_);
   const int64_t longest = request.longest(stage_.model());
   MG_CHECK(longest <= max_length_,
@@ -123,14 +141,19 @@ int64_t Engine::due_pass(int64_t priority) const {
 }
 
 bool Engine::cancel(RequestId id) {
-  if (!scheduler_.remove(id)) return false;
-  if (leader_ != nullptr) leader_->add(id);
+  const std::unique_ptr<Sequence> removed = scheduler_.remove(id);
+  if (removed == nullptr) return false;
+  if (leader_ != nullptr) {
+    leader_->add(Cancellation{id, std::move(removed->request.adapter)});
+    if (idle()) leader_->settle();
+  }
   return true;
 }
 
 void Engine::weights_changed() {
   if (leader_ != nullptr) leader_->add(WeightsChanged{});
   scheduler_.read_anew();
+  adapted_stages_.clear();
   if (decode_passes_) decode_passes_->forget();
 }
 
@@ -161,10 +184,18 @@ int64_t Engine::cached_tokens(std::span<const int32_t> prompt, uint64_t adapter)
 
 Engine::Updates Engine::step() {
   if (idle()) return {};
-  const double begin = now_seconds();
+  double begin = now_seconds();
   try {
     if (leader_ != nullptr) leader_->step();
-    return run_pass(scheduler_.next(), begin);
+    Updates updates;
+    for (const Rows& rows : rows_of_passes(scheduler_.next())) {
+      Updates more = run_pass(rows, begin);
+      updates.insert(updates.end(), std::make_move_iterator(more.begin()),
+                     std::make_move_iterator(more.end()));
+      begin = now_seconds();
+    }
+    if (leader_ != nullptr) leader_->passed();
+    return updates;
   } catch (...) {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;
@@ -173,10 +204,9 @@ Engine::Updates Engine::step() {
 
 std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter) {
   std::vector<double> sum;
-  require_one_rank(adapter);
   try {
-    if (leader_ != nullptr) leader_->embed(tokens);
-    sum = sum_of_hidden(stage_, runtime_, tokens, ranks_.stages, adapter);
+    if (leader_ != nullptr) leader_->embed(tokens, adapter);
+    sum = sum_of_hidden(stage_of(adapter), runtime_, tokens, ranks_.stages, adapter);
   } catch (...) {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;
@@ -344,7 +374,7 @@ void Engine::decode(const ForwardPassPlan& plan, const Drawing& drawing, PassRes
 // Stages with the output layer run it together, where tensor parallelism divides it.
 void Engine::run_forward(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
                          const Drawing& drawing, PassResults& results) {
-  ForwardPass pass(stage_, runtime_, state_, plan, ranks_.stages);
+  ForwardPass pass(stage_of(plan.rows[0].adapter), runtime_, state_, plan, ranks_.stages);
   if (!stage_.part().head) return;
   results.prompt_alternatives = alternatives_of(pass, wanted);
   if (plan.has_labels()) results.losses = pass.losses();

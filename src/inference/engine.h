@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,11 +79,12 @@ class Engine {
   // affected.
   RequestId submit(Request request);
 
-  // Runs one forward pass. Returns an update for each request that made progress, none when idle.
-  // On meta, tokens are sampled from equal logits. If no token can be sampled for a request (its
-  // logits are NaN, or its grammar allows nothing), only that request fails. After an Error (no
-  // memory) running requests are lost: cancel them. With several ranks, the ranks are lost as well:
-  // calls of their groups throw from then on.
+  // Runs one forward pass, and another for the rows of each adapter that does not share passes
+  // (Adapter::shares_passes()). Returns an update for each request that made progress, none when
+  // idle. On meta, tokens are sampled from equal logits. If no token can be sampled for a request
+  // (its logits are NaN, or its grammar allows nothing), only that request fails. After an Error
+  // (no memory) running requests are lost: cancel them. With several ranks, the ranks are lost as
+  // well: calls of their groups throw from then on.
   std::vector<RequestUpdate> step();
 
   // Ends the request and frees its pages for the next step. Returns false if it has finished, was
@@ -140,7 +142,7 @@ class Engine {
                                Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
   int64_t due_pass(int64_t priority) const;
-  void require_one_rank(const Adapter* adapter) const;
+  const models::Stage& stage_of(const Adapter* adapter);
 
   const models::Stage& stage_;
   Runtime& runtime_;
@@ -151,6 +153,12 @@ class Engine {
   const CacheShape shape_;
   nn::SequenceState state_;
   std::optional<DecodePasses> decode_passes_;  // on CUDA, without a pipeline
+  // The model with an adapter that does not share passes.
+  struct AdaptedStage {
+    std::weak_ptr<const Adapter> adapter;
+    std::unique_ptr<models::Stage> stage;
+  };
+  std::map<uint64_t, AdaptedStage> adapted_stages_;  // by the adapter's number
   BlockCache cache_;
   Scheduler scheduler_;
   RequestId last_ = 0;

@@ -1,6 +1,7 @@
 // Calls of the leading engine, as they are sent to the followers.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
@@ -12,24 +13,30 @@
 
 namespace megatron::inference {
 
+struct Cancellation {
+  RequestId id = 0;
+  std::shared_ptr<const Adapter> adapter = {};  // of the request; not sent
+};
 struct WeightsChanged {};
-// A submitted request, a cancelled request, or a change of weights.
-using EngineCall = std::variant<Request, RequestId, WeightsChanged>;
+using EngineCall = std::variant<Request, Cancellation, WeightsChanged>;
 
 struct EngineMessage {
-  // begin: creates an engine with `options`. step: makes the calls, then a step. embed: computes
-  // the embedding of the single request's prompt. stop: destroys the engine. end: no more engines
+  // begin: creates an engine with `options`. step: makes the calls, then a step. settle: makes
+  // the calls, and waits until all ranks have. embed: computes the embedding of the single
+  // request's prompt. stop: destroys the engine. end: no more engines
   // follow.
-  enum class Kind : uint8_t { begin, step, embed, stop, end } kind = Kind::end;
+  enum class Kind : uint8_t { begin, step, settle, embed, stop, end } kind = Kind::end;
   EngineOptions options;
   std::vector<EngineCall> calls;
 };
 
 // Collective over ranks.all: broadcasts the leading rank's message. Of a request only what the
-// schedule depends on is sent: sampling and grammars are handled by the leading rank alone. While
-// ranks wait for a message, their GPUs are idle.
+// schedule depends on is sent, and the number of its adapter: sampling and grammars are handled by
+// the leading rank alone. While ranks wait for a message, their GPUs are idle.
 void send(const EngineMessage& message, const EngineRanks& ranks);
 EngineMessage receive(const EngineRanks& ranks);
+// Collective: returns when all ranks have called it.
+void meet(const EngineRanks& ranks);
 
 // Owned by a leading engine: the other ranks create an engine with the same options, receive its
 // calls before each step, and destroy their engine with it.
@@ -44,11 +51,15 @@ class EngineLeader {
   void made() { made_ = true; }
   void add(EngineCall call) { calls_.push_back(std::move(call)); }
   void step();
-  void embed(std::span<const int32_t> tokens);
+  void passed() { sent_.clear(); }  // after the passes of a step
+  void settle();                    // with nothing running
+  void embed(std::span<const int32_t> tokens, const Adapter* adapter);
 
  private:
   const EngineRanks ranks_;
   std::vector<EngineCall> calls_;
+  // Calls that other ranks may not have made yet. The adapters that they use stay loaded.
+  std::vector<EngineCall> sent_;
   bool made_ = false;
 };
 

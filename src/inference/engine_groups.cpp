@@ -30,6 +30,13 @@ EngineGroups::EngineGroups(const EngineLayout& layout, comm::Group& world)
 
 std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, Runtime& runtime,
                                                    DType type, uint64_t seed) const {
+  auto stage = part(model, runtime, type, seed);
+  parallel::allocate(models::tensors_of(*stage), runtime);
+  return stage;
+}
+
+std::unique_ptr<models::Stage> EngineGroups::part(const models::Model& model, Runtime& runtime,
+                                                  DType type, uint64_t seed) const {
   const parallel::PipelineShape& shape = ranks_.pipeline();
   MG_CHECK(shape.stages <= std::max<int64_t>(model->num_layers(), 1),
            "--pipeline-model-parallel-size is {}, but the model has only {} layers; each stage "
@@ -39,10 +46,8 @@ std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, R
            "--expert-model-parallel-size is {}, but the model has no experts; leave it out",
            layout_.experts);
   const auto parts = parallel::place_layers(model->num_layers(), shape, {.uneven = true});
-  auto stage = model.build(runtime, type, seed, parts[static_cast<size_t>(ranks_.stage())],
-                           ranks_.modules());
-  parallel::allocate(models::tensors_of(*stage), runtime);
-  return stage;
+  return model.build(runtime, type, seed, parts[static_cast<size_t>(ranks_.stage())],
+                     ranks_.modules());
 }
 
 EngineRanks EngineGroups::ranks(bool led) const {
@@ -52,6 +57,7 @@ EngineRanks EngineGroups::ranks(bool led) const {
           .stages = ranks_.stages(),
           .host = &host_->stream(),
           .tensor = tensor > 1 ? ranks_.tensor().group : nullptr,
+          .modules = ranks_.modules(),
           .drawing = grid_->size() - tensor,
           .led = led};
 }

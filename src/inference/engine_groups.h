@@ -25,10 +25,12 @@ class EngineGroups {
   // sampled on the rank that receives requests.
   EngineGroups(const EngineLayout& layout, comm::Group& world);
 
-  // Returns this rank's part of the model, allocated but not filled. Throws Error naming the flags
-  // if layers, heads, experts or vocabulary cannot be distributed.
+  // Returns this rank's part of the model, allocated but not filled; part(): without memory. Throws
+  // Error naming the flags if layers, heads, experts or vocabulary cannot be distributed.
   std::unique_ptr<models::Stage> build(const models::Model& model, Runtime& runtime, DType type,
                                        uint64_t seed) const;
+  std::unique_ptr<models::Stage> part(const models::Model& model, Runtime& runtime, DType type,
+                                      uint64_t seed) const;
   EngineRanks ranks(bool led) const;
 
  private:

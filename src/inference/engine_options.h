@@ -7,6 +7,10 @@
 
 namespace megatron::inference {
 
+// How multi-latent attention reads its cache (nn/latent_state.h): plain gives the bits of a forward
+// pass over the whole text, absorbed is faster.
+enum class LatentDecode { plain, absorbed };
+
 struct EngineOptions {
   static constexpr int64_t kCudaGraphs = 16;
 
@@ -18,6 +22,7 @@ struct EngineOptions {
   int64_t cache_bytes =
       0;  // bytes of the KV cache on each rank; 0: max_requests texts of max_length tokens
   bool prefix_caching = true;
+  LatentDecode latent_decode = LatentDecode::plain;
   // On CUDA, the maximum number of row counts to which decode passes are padded and for which they
   // are captured as graphs (inference/decode_passes.h). 0: passes are padded the same way, but
   // launched kernel by kernel.

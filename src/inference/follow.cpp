@@ -7,7 +7,7 @@ namespace {
 
 void make(Engine& engine, EngineCall& call) {
   if (auto* request = std::get_if<Request>(&call)) engine.submit(std::move(*request));
-  else if (const auto* id = std::get_if<RequestId>(&call)) engine.cancel(*id);
+  else if (const auto* of = std::get_if<Cancellation>(&call)) engine.cancel(of->id);
   else engine.weights_changed();
 }
 
@@ -28,7 +28,16 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
         for (EngineCall& call : message.calls) make(*engine, call);
         engine->step();
         break;
-      case Kind::embed: engine->embedding(std::get<Request>(message.calls.at(0)).prompt); break;
+      case Kind::settle:
+        for (EngineCall& call : message.calls) make(*engine, call);
+        message.calls.clear();
+        meet(ranks);
+        break;
+      case Kind::embed: {
+        const auto& text = std::get<Request>(message.calls.at(0));
+        engine->embedding(text.prompt, text.adapter.get());
+        break;
+      }
       case Kind::stop: engine.reset(); break;
       case Kind::end: return;
     }

@@ -34,7 +34,8 @@ struct Request {
   // Scores of the prompt by a model with a score head, which generates nothing
   // (inference/scores.h).
   bool scores = false;
-  // The adapter of the model that the whole request uses; null: none. Not sent to other ranks.
+  // The adapter of the model that the whole request uses; null: none. Other ranks that divide the
+  // model have its other parts, under the same number.
   std::shared_ptr<const Adapter> adapter;
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.

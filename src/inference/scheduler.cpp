@@ -22,15 +22,16 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
   waiting_[due] = std::move(sequence);
 }
 
-bool Scheduler::remove(RequestId id) {
+std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   for (Sequences* all : {&running_, &waiting_}) {
     const auto at = std::ranges::find_if(*all, [&](const auto& s) { return s.second->id == id; });
     if (at == all->end()) continue;
-    cache_.release(at->second->blocks);
+    std::unique_ptr<Sequence> removed = std::move(at->second);
     all->erase(at);
-    return true;
+    cache_.release(removed->blocks);
+    return removed;
   }
-  return false;
+  return nullptr;
 }
 
 void Scheduler::forget(Sequence& sequence) {

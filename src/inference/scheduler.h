@@ -39,8 +39,8 @@ class Scheduler {
 
   // The sequence's tokens must fit the cache when it runs alone.
   void add(std::unique_ptr<Sequence> sequence);
-  // Removes a sequence and releases its pages. Returns false if no sequence has the id.
-  bool remove(RequestId id);
+  // Removes a sequence and releases its pages. Returns null if no sequence has the id.
+  std::unique_ptr<Sequence> remove(RequestId id);
 
   // Returns the rows of the next pass, all of one context class and with pages allocated; rows with
   // equal counts are adjacent, and among them those with one adapter. Empty if there is nothing to

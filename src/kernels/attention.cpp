@@ -47,19 +47,21 @@ void check_gradients(const Rules& rules, const AttentionBackwardArgs& args) {
     rules.require(beta == 0 || beta == 1, "beta 0 or 1");
 }
 
-// q, out-like tensors [B,T,N,D] and k, v-like ones [B,S,K,D].
-void check_heads(const Rules& rules, std::initializer_list<const Tensor*> queries,
-                 std::initializer_list<const Tensor*> keys) {
-  for (const auto* group : {&queries, &keys}) {
-    const Tensor& first = **group->begin();
-    for (const Tensor* t : *group) {
-      rules.require(t->defined() && t->rank() == 4 && t->shape() == first.shape(),
-                    "q, out and their gradients [B,T,N,D] alike; k, v and theirs [B,S,K,D] alike");
-      rules.require(t->dtype() == (*queries.begin())->dtype(), "one type");
-      rules.require(last_is_dense(*t), "last dim contiguous");
-    }
+// q [B,T,N,D], k [B,S,K,D], v [B,S,K,V], and tensors like out [B,T,N,V].
+void check_heads(const Rules& rules, const Tensor& q, const Tensor& k, const Tensor& v,
+                 std::initializer_list<const Tensor*> outs) {
+  const auto check_one = [&](const Tensor& t) {
+    rules.require(t.defined() && t.rank() == 4 && t.dtype() == q.dtype() && last_is_dense(t),
+                  "four dims, one type, last dim contiguous");
+  };
+  for (const Tensor* t : {&q, &k, &v}) check_one(*t);
+  for (const Tensor* t : outs) {
+    check_one(*t);
+    rules.require(t->shape() == Shape({q.size(0), q.size(1), q.size(2), v.size(3)}),
+                  "out and its gradient [B,T,N,V]");
   }
-  const Tensor &q = **queries.begin(), &k = **keys.begin();
+  rules.require(v.shape() == Shape({k.size(0), k.size(1), k.size(2), v.size(3)}),
+                "k [B,S,K,D] and v [B,S,K,V] alike");
   rules.require(is_float_type(q), "a floating type");
   rules.require(q.size(3) == k.size(3), "q and k share D");
   rules.require(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
@@ -84,14 +86,14 @@ void check_pages(const Rules& rules, const AttentionArgs& args) {
 
 void check(const AttentionArgs& args) {
   const Rules rules("attention", args);
-  check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
+  check_heads(rules, args.q, args.k, args.v, {&args.out});
   args.block_table.defined() ? check_pages(rules, args) : check_samples(rules, args);
   check_shared(rules, args);
 }
 
 void check(const AttentionBackwardArgs& args) {
   const Rules rules("attention_backward", args);
-  check_heads(rules, {&args.q, &args.out, &args.dout}, {&args.k, &args.v});
+  check_heads(rules, args.q, args.k, args.v, {&args.out, &args.dout});
   check_gradients(rules, args);
   check_samples(rules, args);
   check_shared(rules, args);

@@ -24,13 +24,15 @@ inline constexpr int64_t kPageKeys = 32;
 // gets out 0 and lse -infinity. sinks [N]: one additional score per head, without a value vector
 // and neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p = exp(s - lse), and lse =
 // sink for a query that sees no key. Calls over parts of the keys are combined by their lse;
-// exactly one of them takes the sinks. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other
-// strides free; one type. Sums in f32 (f64). A row's bits depend on its query and on the keys that
+// exactly one of them takes the sinks. q [B,T,N,D], k [B,S,K,D], v [B,S,K,V], out [B,T,N,V]; last
+// dim contiguous, other strides free; one type. V, the size of a value, may differ from D (latent
+// attention). Sums in f32 (f64). A row's bits depend on its query and on the keys that
 // it sees and their indices, not on the number of queries or keys. In each sample, the keys behind
 // the last one whose position is between the lowest begin and the highest q_positions are not read,
 // so a cache may hold anything there. Other invisible keys must be finite.
 //
-// With a block table, k and v are a pool of pages [pages,P,K,D] (Kwon et al. 2023), P a multiple of
+// With a block table, k and v are pools of pages [pages,P,K,D] and [pages,P,K,V] (Kwon et al.
+// 2023), P a multiple of
 // 32. Key j of sample b is row j % P of page block_table[b, j / P] and has position j, S = blocks *
 // P. Such a call has q_positions but no k_positions, is causal and has no dropout. Table entries of
 // pages in which no query of the sample sees a key may name any page. A row's bits are the same as

@@ -30,12 +30,13 @@ inline double seen_pairs(int64_t queries, int64_t keys, bool causal, int64_t win
     pairs += static_cast<double>(p + 1 - std::max<int64_t>(0, lowest_seen(p, window, chunk)));
   return pairs;
 }
-// `products` products over head size: forward 2 (scores, values), backward 5 (scores again, dP, dV,
-// dQ, dK).
+// Products over the size of keys and over that of values: forward 1 (scores) and 1 (values),
+// backward 3 (scores again, dQ, dK) and 2 (dP, dV).
 template <class Args>
-double attention_flops(const Args& a, int products) {
-  const double heads = static_cast<double>(a.q.size(0) * a.q.size(2) * a.q.size(3));
-  return 2 * products * heads * seen_pairs(a.q.size(1), a.keys(), a.causal, a.window, a.chunk);
+double attention_flops(const Args& a, int of_keys, int of_values) {
+  const auto heads = static_cast<double>(a.q.size(0) * a.q.size(2));
+  const auto width = static_cast<double>(of_keys * a.q.size(3) + of_values * a.v.size(3));
+  return 2 * heads * width * seen_pairs(a.q.size(1), a.keys(), a.causal, a.window, a.chunk);
 }
 
 template <class Args>
@@ -49,8 +50,8 @@ inline double flops_of(const GroupedGemmArgs& a) {
 inline double flops_of(const GroupedGradientArgs& a) {
   return 2 * static_cast<double>(a.dy.elements()) * static_cast<double>(a.x.size(1));
 }
-inline double flops_of(const AttentionArgs& a) { return attention_flops(a, 2); }
-inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(a, 5); }
+inline double flops_of(const AttentionArgs& a) { return attention_flops(a, 1, 1); }
+inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(a, 3, 2); }
 
 // Number of bytes of one operand that a call must move.
 template <class Args>

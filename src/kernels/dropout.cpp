@@ -9,6 +9,8 @@ void check(const DropoutArgs& args) {
   rules.floats(args.x, 2, "x [B*T,C] contiguous");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
   rules.require(args.mask.p >= 0 && args.mask.p < 1, "dropout p in [0, 1)");
+  rules.require(args.mask.first_channel >= 0 && args.mask.first_channel % 4 == 0,
+                "first_channel a multiple of 4");
   if (args.mask.p > 0) check_row_tokens(rules, args.mask.rows, args.x.size(0));
 }
 

@@ -21,6 +21,8 @@ struct DropoutArgs {
     uint64_t stream = 0;     // hash of the layer's name and the place of the dropout
     RowTokens rows;          // attention reads its sample_ids only
     int64_t first_head = 0;  // index in the layer of attention's head 0
+    // Channel of column 0, a multiple of 4; not read by attention.
+    int64_t first_channel = 0;
   };
   Mask mask;
   Tensor x, out;

@@ -33,6 +33,11 @@ void check(const TakeRowsArgs& args) {
 
 void check(const SumRowsArgs& args) {
   const Rules rules("sum_rows", args);
+  if (!args.index.defined()) {
+    rules.rows(args.x, 3, "x [T,k,H] of a floating type");
+    rules.dense(args.out, {args.x.size(0), args.x.size(2)}, args.x.dtype(), "out [T,H] as x");
+    return;
+  }
   rules.floats(args.x, 2, "x [R,H] of a floating type");
   rules.indices(args.index, 2, "index i32 [T,k]");
   rules.dense(args.out, {args.index.size(0), args.x.size(1)}, args.x.dtype(), "out [T,H] as x");

@@ -41,6 +41,8 @@ struct TakeRowsArgs {
 
 // out[t,:] = sum over j of x[index[t,j], :], without negative indices, added in order of j in f32
 // (f64) and rounded once. x [R,H], out [T,H] of one floating type, contiguous; index i32 [T,k].
+// Without an index, out[t,:] = sum over j of x[t,j,:], x [T,k,H] with its last dim contiguous and
+// other strides free.
 struct SumRowsArgs {
   Tensor x, index;
   Tensor out;

@@ -86,6 +86,7 @@ void check(const RouterSumsArgs& args) {
   rules.dense(args.sums, args.counts.shape(), type, "sums as counts");
   rules.dense(args.squares, {segments}, type, "squares [S] as logits");
   rules.dense(args.entropy, {segments}, type, "entropy [S] as logits");
+  rules.optional(args.counted, {args.logits.size(0)}, DType::i32, "counted i32 [T]");
 }
 
 void check(const RouterLossBackwardArgs& args) {
@@ -93,6 +94,7 @@ void check(const RouterLossBackwardArgs& args) {
   check_logits(rules, args.logits);
   check_segments(rules, args.logits, args.counts);
   rules.scalar(args.weight, "weight 0-d f64");
+  rules.optional(args.counted, {args.logits.size(0)}, DType::i32, "counted i32 [T]");
   rules.dense(args.dlogits, args.logits.shape(), args.logits.dtype(), "dlogits as logits");
 }
 

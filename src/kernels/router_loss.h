@@ -13,22 +13,23 @@ namespace megatron::kernels {
 //   counts[s,e]  number of tokens with e among their k highest logits (lower numbers win ties)
 //   squares[s]   sum of l[t]^2
 //   entropy[s]   sum of -sum over e of p[t,e] log p[t,e]
+// A token with counted[t] < 0 is left out. counted i32 [T]; undefined: all tokens count.
 // logits f32 or f64 [T,E], all results of that type, [S,E] and [S], contiguous. Sums are in blocks
 // fixed by the shape.
 struct RouterSumsArgs {
   RouterScore score = RouterScore::softmax;
   int64_t k = 1;
-  Tensor logits;
+  Tensor logits, counted;
   Tensor sums, counts, squares, entropy;
 };
 
 // dlogits[t,:] += weight * d/dlogits[t,:] (balance * sum over e of counts[s,e] p[t,e] + z *
-// l[t]^2), where s is the segment of t and the counts are fixed. counts may include other tokens.
-// weight: 0-d f64.
+// l[t]^2), where s is the segment of t and the counts are fixed, unless counted[t] < 0. counts may
+// include other tokens. weight: 0-d f64; counted as above.
 struct RouterLossBackwardArgs {
   RouterScore score = RouterScore::softmax;
   double balance = 0, z = 0;
-  Tensor logits, counts, weight;
+  Tensor logits, counts, weight, counted;
   Tensor dlogits;
 };
 
@@ -38,6 +39,7 @@ void check(const RouterLossBackwardArgs& args);
 template <class F>
 void visit(RouterSumsArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
+  f("counted", Access::read, a.counted);
   f("sums", Access::write, a.sums);
   f("counts", Access::write, a.counts);
   f("squares", Access::write, a.squares);
@@ -48,6 +50,7 @@ void visit(RouterLossBackwardArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
   f("counts", Access::read, a.counts);
   f("weight", Access::read, a.weight);
+  f("counted", Access::read, a.counted);
   f("dlogits", Access::update, a.dlogits);
 }
 

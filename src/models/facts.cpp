@@ -18,8 +18,11 @@ std::string ModelFacts::summary() const {
       text += fmt::format(" and a shared one of {}", experts->shared_width);
   }
   if (attention)
-    text += fmt::format(", {} heads ({} key heads) of {}", attention->heads, attention->key_heads,
-                        attention->head_size);
+    text += attention->latent ? fmt::format(", {} heads of {} (values of {}) from latents of {}",
+                                            attention->heads, attention->head_size,
+                                            attention->latent->value_size, attention->latent->rank)
+                              : fmt::format(", {} heads ({} key heads) of {}", attention->heads,
+                                            attention->key_heads, attention->head_size);
   text += fmt::format(", vocabulary {}, {} positions", vocab_size, context_length);
   if (positions != Positions::none)
     text += positions == Positions::rotary ? ", rotary" : ", learned positions";

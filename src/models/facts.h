@@ -21,9 +21,16 @@ enum class Positions { none, learned, rotary };
 // one label otherwise.
 enum class ScoreActivation { none, sigmoid, softmax };
 
+// Multi-latent attention: widths of the latents of queries (0: none) and of keys and values, and of
+// the rotated part of a head's key.
+struct LatentFacts {
+  int64_t query_rank = 0, rank = 0, rotated = 0, value_size = 0;
+};
+
 struct AttentionFacts {
   int64_t heads = 0, key_heads = 0, head_size = 0;
   bool qkv_bias = false;
+  std::optional<LatentFacts> latent;
 };
 
 struct FeedForwardFacts {

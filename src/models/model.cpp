@@ -48,14 +48,22 @@ std::vector<std::string_view> family_names() {
 
 namespace {
 
-Model with_adapter(const Model& model, const Json& config) {
+Model with_adapter(const Model& model, const Json& config, int64_t new_scores) {
   const Json* adapter = config.find(checkpoint::kAdapterConfig);
   if (adapter == nullptr) return model;
+  if (new_scores > 0 && model->score_labels() == 0) {
+    ScoreHead head;
+    for (int64_t i = 0; i < new_scores; ++i) head.label_names.push_back(fmt::format("LABEL_{}", i));
+    const Json* padding = config.find("pad_token_id");
+    if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
+    return with_adapter(model->with({.score_head = std::move(head)}), config, 0);
+  }
   return model->with({.adapter = std::make_shared<const LoraConfig>(
                           lora_from_json(*adapter, std::string(checkpoint::kAdapterConfig)))});
 }
 
-Model read_model(const Json& config) {
+// new_scores: of a head that an adapter brings, if its model has none; 0: it brings none.
+Model read_model(const Json& config, int64_t new_scores) {
   const Json* named = config.is_object() ? config.find("model_type") : nullptr;
   MG_CHECK(named != nullptr, "config.json has no model_type; supported: {}",
            fmt::join(family_names(), ", "));
@@ -63,15 +71,13 @@ Model read_model(const Json& config) {
   for (const DecoderFamily* family : families())
     if (family->name == type)
       return with_adapter(decoder_model(read_config(*family, config), *family, form_of(config)),
-                          config);
+                          config, new_scores);
   fail("config.json has model_type '{}'; supported: {}", type, fmt::join(family_names(), ", "));
 }
 
-}  // namespace
-
-Model model_from_config_json(const Json& config, const std::string& path) {
+Model model_of_config(const Json& config, const std::string& path, int64_t new_scores) {
   try {
-    return read_model(config);
+    return read_model(config, new_scores);
   } catch (const Error& error) {
     constexpr std::string_view kFile = "config.json";
     const std::string text = error.what();
@@ -79,8 +85,18 @@ Model model_from_config_json(const Json& config, const std::string& path) {
   }
 }
 
+}  // namespace
+
+Model model_from_config_json(const Json& config, const std::string& path) {
+  return model_of_config(config, path, 0);
+}
+
 Model model_of(const checkpoint::ModelDirectory& directory) {
-  return model_from_config_json(directory.config(), directory.base_path() + "/config.json");
+  // PEFT does not say how many labels the head has that is saved with an adapter.
+  const checkpoint::TensorInfo* head =
+      directory.find(std::string(checkpoint::kAdapterPrefix) + "score.weight");
+  return model_of_config(directory.config(), directory.base_path() + "/config.json",
+                         head == nullptr || head->shape.rank() != 2 ? 0 : head->shape[0]);
 }
 
 Model model_from_directory(const std::string& directory) {

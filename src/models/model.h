@@ -167,7 +167,8 @@ Model model_from_config_json(const Json& config, const std::string& path = "conf
 Model model_from_directory(const std::string& directory);
 // The model itself if it has no adapter.
 Model without_adapter(const Model& model);
-// The model of an open directory, with the adapter if it is one.
+// The model of an open directory, with the adapter if it is one, and with the head (LABEL_0, ...)
+// that the adapter brings.
 Model model_of(const checkpoint::ModelDirectory& directory);
 // Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs
 // it if it is above the model's own. 0 keeps the model as it is.

@@ -34,6 +34,7 @@ void ModelFlags::fields(Fields& f) {
       .with_any_model();
   position_fields(f);
   block_fields(f);
+  latent_fields(f);
   composition_fields(f);
   weight_fields(f);
   moe.fields(f);
@@ -51,7 +52,11 @@ void ModelFlags::position_fields(Fields& f) {
     }
   };
   const auto rope = [this, type] { return type(position_embedding == PositionEmbedding::rope); };
-  const auto yarn = [this, type] { return type(position_embedding == PositionEmbedding::yarn); };
+  const auto yarn = [this, type] {
+    return type(
+        position_embedding == PositionEmbedding::yarn ||
+        (multi_latent_attention && latent_yarn && position_embedding == PositionEmbedding::rope));
+  };
   const auto rotated = [rope, yarn] { return rope().empty() ? rope() : yarn(); };
   f.add_enum<PositionEmbedding>("position-embedding-type", &position_embedding,
                                 {{"learned_absolute", PositionEmbedding::learned_absolute},
@@ -80,7 +85,8 @@ void ModelFlags::position_fields(Fields& f) {
       .of([this] { return use_rope_scaling ? "" : "--use-rope-scaling is not given"; });
   f.begin_mode(yarn);
   f.add("rotary-scaling-factor", &rotary_scaling_factor,
-        "context extension factor of --position-embedding-type yarn");
+        "context extension factor of YaRN: with --position-embedding-type yarn, or "
+        "--multi-latent-attention");
   f.add("yarn-original-max-position-embeddings", &yarn_original_positions,
         "YaRN: context length before extension; default 4096");
   f.add("yarn-beta-fast", &yarn_beta_fast,
@@ -92,7 +98,8 @@ void ModelFlags::position_fields(Fields& f) {
                "YaRN: do not round the bounds of the interpolated dims to integers");
   f.add("mscale", &mscale, "YaRN: scale of cos and sin, 0.1 x mscale x ln(factor) + 1");
   f.add("mscale-all-dim", &mscale_all_dim,
-        "YaRN: divisor of cos and sin, 0.1 x mscale-all-dim x ln(factor) + 1");
+        "YaRN: divisor of cos and sin, 0.1 x mscale-all-dim x ln(factor) + 1; with "
+        "--multi-latent-attention its square multiplies attention scores");
   f.begin_mode();
   f.add("no-rope-freq", &no_rope_freq,
         "which layers have no RoPE: N means every N-th layer; a list has 1 (no RoPE) or 0 (RoPE) "
@@ -144,6 +151,29 @@ void ModelFlags::block_fields(Fields& f) {
        {"learnable", SoftmaxType::learnable}},
       "attention sink, an extra softmax logit without a value: none, fixed at 0, or one learned "
       "per head");
+}
+
+void ModelFlags::latent_fields(Fields& f) {
+  f.add_switch("multi-latent-attention", &multi_latent_attention, true,
+               "compute keys and values from one latent vector per token, which is all that "
+               "inference caches (DeepSeek-V2); with --position-embedding-type rope or none");
+  f.begin_mode(
+      [this] { return multi_latent_attention ? "" : "--multi-latent-attention is not given"; });
+  f.add("q-lora-rank", &q_lora_rank,
+        "width of the latent vector of queries; default: none, queries are computed directly")
+      .within(1, kMaxFlagSize);
+  f.add("kv-lora-rank", &kv_lora_rank, "width of the latent vector of keys and values")
+      .within(1, kMaxFlagSize);
+  f.add("qk-head-dim", &qk_head_dim, "dims of each head of queries and keys without rotation")
+      .within(1, kMaxFlagSize);
+  f.add("qk-pos-emb-head-dim", &qk_pos_emb_head_dim,
+        "rotated dims of each head of queries; those of keys are shared by all heads")
+      .within(1, kMaxFlagSize);
+  f.add("v-head-dim", &v_head_dim, "dims of each head of values").within(1, kMaxFlagSize);
+  f.add_enum<bool>("rope-type", &latent_yarn, {{"rope", false}, {"yarn", true}},
+                   "rotary positions without scaling, or with that of YaRN "
+                   "(--rotary-scaling-factor)");
+  f.begin_mode();
 }
 
 void ModelFlags::composition_fields(Fields& f) {

@@ -50,6 +50,10 @@ struct ModelFlags {
   double mscale = 1, mscale_all_dim = 0;
   std::optional<std::string> heterogeneous_layers, heterogeneous_layers_json;  // a file; its text
   bool attention_output_gate = false;
+  bool multi_latent_attention = false;
+  std::optional<int64_t> q_lora_rank;
+  int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
+  bool latent_yarn = true;  // --rope-type, for multi-latent attention
   bool use_mup = false;
   std::optional<int64_t> mup_base_hidden_size, mup_base_head_dim;
   double mup_embedding_mult = 1, mup_attn_scale_power = 1;
@@ -65,6 +69,7 @@ struct ModelFlags {
  private:
   void position_fields(Fields& fields);
   void block_fields(Fields& fields);
+  void latent_fields(Fields& fields);
   void composition_fields(Fields& fields);
   void weight_fields(Fields& fields);
 };

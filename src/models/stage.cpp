@@ -94,6 +94,14 @@ Bundle entering(const Stage& stage, Bundle in) {
   return in;
 }
 
+// The rows of a training pass, for the dropout of adapters.
+void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
+  if (phase != Phase::train || stage.model()->adapter() == nullptr) return;
+  kernels::RowTokens tokens = batch.rows_of({});
+  tokens.length = batch.layout.held();
+  tape.drop_in_adapters({std::move(tokens), batch.layout.rows()});
+}
+
 }  // namespace
 
 Bundle Block::operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
@@ -113,6 +121,7 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
   MG_ASSERT(recompute.layers > 0 && offload.layers >= 0);
   MG_ASSERT(offload.layers == 0 || recompute.granularity == Granularity::none);
   const auto layers = stage.blocks();
+  mark_rows(stage, tape, batch, phase);
   Forward pass(layers, tape, batch, phase);
   Bundle bundle = entering(stage, in);
   // The embedding's input is the batch, which is kept anyway.
@@ -146,6 +155,7 @@ ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
       phase_(phase),
       flow_{.bundle = entering(stage, in), .in_flight = {}} {
   MG_ASSERT(recompute.granularity != Granularity::full);
+  mark_rows(stage, tape, batch, phase);
   if (recompute.granularity == Granularity::selective) recompute_ = recompute.modules;
 }
 
@@ -172,18 +182,33 @@ Bundle ForwardInParts::finish() {
   return std::move(flow_.bundle);
 }
 
-Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch) {
+namespace {
+
+void find_entropies(const Stage& stage, const Tape& tape, const Bundle& in, const nn::Batch& batch,
+                    Tensor* entropies) {
+  if (entropies == nullptr) return;
+  Tape unrecorded(tape.runtime(), Tape::Mode::infer, &tape.kernels());
+  if (!tape.adapts()) unrecorded.leave_out_adapters();
+  *entropies = stage.entropies(unrecorded, in, batch);
+}
+
+}  // namespace
+
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                 Tensor* entropies) {
   Tensor loss;
   tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    find_entropies(stage, t, b, batch, entropies);
     loss = stage.loss(t, b, batch);
     return Bundle();
   });
   return loss;
 }
 
-Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in,
-                          const nn::Batch& batch) {
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                          Tensor* entropies) {
   const Bundle out = tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    find_entropies(stage, t, b, batch, entropies);
     return Bundle{{"values", stage.objective_values(t, b, batch)}};
   });
   return out["values"];

@@ -62,6 +62,9 @@ class Stage {
   // (parallel/token_log_probabilities.h); or, of a model that scores texts, the scores
   // [T, score_labels].
   virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
+  // Entropies of the next tokens of those in batch.labelled [R] (parallel/token_entropies()); not
+  // recorded. Undefined for a model that has none.
+  virtual Tensor entropies(Tape&, const Bundle&, const nn::Batch&) const { return {}; }
   // The logits from which loss() is computed, bit for bit: f32 (f64) [T,V].
   virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
   // Input of the output head [T,H].
@@ -73,6 +76,10 @@ class Stage {
   virtual std::span<parallel::ParameterSpec* const> parameters() const = 0;
   // The adapters of its linear layers, by the name of the matrix's parameter.
   virtual std::span<const std::pair<std::string, ops::LowRank>> adapters() const { return {}; }
+  // The adapters of its experts, in the same way.
+  virtual std::span<const std::pair<std::string, ops::ExpertLowRank>> expert_adapters() const {
+    return {};
+  }
   // Module states, which training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
@@ -89,11 +96,13 @@ std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 // Sets every parameter and state to its initial values, which are the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
-// stage.loss() as a span of the tape.
-Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
+// stage.loss() as a span of the tape. entropies: set to stage.entropies(), unless null.
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                 Tensor* entropies = nullptr);
 
 // stage.objective_values() as a span of the tape.
-Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
+Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                          Tensor* entropies = nullptr);
 
 // Activations that forward discards and backward recomputes (Chen et al. 2016; Korthikanti et al.
 // 2022).
@@ -104,8 +113,8 @@ struct RecomputeOptions {
   // keep everything.
   enum class Method { uniform, block } method = Method::uniform;
   int64_t layers = 1;
-  std::vector<std::string>
-      modules;  // of selective: "core_attn", "mlp", "mlp_act", "layernorm", "moe", "moe_act"
+  std::vector<std::string> modules;  // of selective: "core_attn", "mla_up_proj", "mlp", "mlp_act",
+                                     // "layernorm", "moe", "moe_act"
   bool distribute = false;  // --distribute-saved-activations: each tensor rank keeps a slice
   const parallel::TensorParallel* tensor = nullptr;  // ranks for `distribute`; borrowed
 };

@@ -21,6 +21,7 @@ struct AdapterRules {
     double scale = 1;
     bool b_bias = false;
     bool magnitude = false;  // DoRA
+    double dropout = 0;      // of the input, in training
   };
   // module: the name of a canonical tensor without ".weight".
   std::function<std::optional<Adapter>(const std::string& module, AdaptedKind kind)> adapter_of;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/philox.h"
 #include "nn/adapter_parts.h"
 #include "nn/builder.h"
 
@@ -69,8 +70,27 @@ Parameter& Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPa
   Options options{.partial = tensor().size() > 1};
   if (const Division* columns = division_of(matrix, 1)) options = {.divisions = {*columns}};
   if (matrix.divisions.empty()) options.partial.reset();
-  return add(matrix.parameter.name + ".lora_a." + std::to_string(index), std::move(whole),
-             {rank, in}, init, std::move(options));
+  Parameter& a = add(matrix.parameter.name + ".lora_a." + std::to_string(index), std::move(whole),
+                     {rank, in}, init, std::move(options));
+  for (const AdaptedPart& part : parts) parameters_.back()->matrices.push_back(part.adapter.rank);
+  return a;
+}
+
+// Matrices that share x have one mask. Of a divided row of x, a rank has consecutive columns.
+ops::LowRank::Dropout Builder::dropout_of(const ParameterSpec& matrix, double p) const {
+  ops::LowRank::Dropout dropout{.p = static_cast<float>(p),
+                                .seed = seed_,
+                                .stream = hash_name(matrix.parameter.name + ".lora_dropout")};
+  if (const Division* columns = division_of(matrix, 1)) {
+    MG_ASSERT(columns->blocks.size() == 1);
+    dropout.first_channel =
+        parallel::share_of(columns->blocks[0], columns->ranks, columns->rank).global_begin;
+  }
+  if (matrix.divisions.empty() && tensor().divides_tokens())
+    dropout.first_row = [tensor = tensor()](int64_t rows) {
+      return tensor.tokens(rows).global_begin;
+    };
+  return dropout;
 }
 
 ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart& part,
@@ -137,6 +157,7 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
         add_block(placed, std::span(parts).subspan(begin, end - begin), begin));
     begin = end;
   }
+  if (adapter) adapter.dropout = dropout_of(placed, parts[0].adapter.dropout);
   if (adapter && kind == AdaptedKind::linear) added_.emplace_back(matrix.name, adapter);
   return adapter;
 }

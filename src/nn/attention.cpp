@@ -14,23 +14,6 @@
 namespace megatron::nn {
 namespace {
 
-// Throws Error if context-parallel ranks that exchange heads cannot divide the heads of a
-// tensor-parallel rank.
-void check_exchange(const AttentionConfig& c, int tensor,
-                    const parallel::ContextParallel& context) {
-  const int ranks = context.head_ranks();
-  const int64_t heads = c.heads / tensor, keys = std::max<int64_t>(c.kv_heads / tensor, 1);
-  MG_CHECK(
-      heads % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0),
-      "--cp-comm-type {} divides the {} heads and {} query groups of a tensor-parallel rank "
-      "(--num-attention-heads {}, --num-query-groups {}, --tensor-model-parallel-size {}) among "
-      "the {} ranks of {}: use p2p or all_gather, or change one of them",
-      name(context.exchange), heads, keys, c.heads, c.kv_heads, tensor, ranks,
-      context.exchange == parallel::ContextExchange::a2a
-          ? "--context-parallel-size"
-          : "a group of --hierarchical-context-parallel-sizes");
-}
-
 const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
   MG_CHECK(c.heads % ranks == 0,
            "--num-attention-heads {} is not a multiple of --tensor-model-parallel-size {}: every "
@@ -60,6 +43,21 @@ std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
 
 }  // namespace
 
+void check_exchange(int64_t all_heads, int64_t all_keys, int tensor,
+                    const parallel::ContextParallel& context) {
+  const int ranks = context.head_ranks();
+  const int64_t heads = all_heads / tensor, keys = std::max<int64_t>(all_keys / tensor, 1);
+  MG_CHECK(
+      heads % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0),
+      "--cp-comm-type {} divides the {} heads and {} query groups of a tensor-parallel rank "
+      "(--num-attention-heads {}, --num-query-groups {}, --tensor-model-parallel-size {}) among "
+      "the {} ranks of {}: use p2p or all_gather, or change one of them",
+      name(context.exchange), heads, keys, all_heads, all_keys, tensor, ranks,
+      context.exchange == parallel::ContextExchange::a2a
+          ? "--context-parallel-size"
+          : "a group of --hierarchical-context-parallel-sizes");
+}
+
 double AttentionConfig::score_scale() const {
   return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_size));
 }
@@ -74,6 +72,18 @@ double AttentionConfig::seen_pairs(int64_t length) const {
   const int64_t part = chunk > 0 ? chunk : std::max<int64_t>(length, 1);
   return static_cast<double>(length / part) * pairs(part) + pairs(length % part) -
          static_cast<double>(length) / 2;
+}
+
+Var core_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                   const Batch& batch, const parallel::ContextParallel& context) {
+  const Bundle inner =
+      tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
+                  [&context, options, tokens = batch.context_tokens](Tape& t, const Bundle& in) {
+                    return Bundle{{"y", parallel::context_attention(t, {in["q"], in["k"], in["v"]},
+                                                                    options, tokens, context)}};
+                  },
+                  {"y"});
+  return inner["y"];
 }
 
 Attention::Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
@@ -94,7 +104,7 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
       heads_(config.heads / tensor_.size()),
       kv_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
       dropout_stream_(hash_name(name + ".dropout")) {
-  check_exchange(config, tensor_.size(), context_);
+  check_exchange(config.heads, config.kv_heads, tensor_.size(), context_);
   if (config.sinks != Sinks::zero) return;
   Runtime& runtime = builder.runtime();
   zero_sinks_ = Tensor::empty(runtime.arena(MemoryClass::parameters), {heads_},
@@ -222,14 +232,8 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
     const Var y(c.state->attend(tape, place_.layer, heads, options, c));
     return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
   }
-  const Bundle inner =
-      tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
-                  [this, options, tokens = batch.context_tokens](Tape& t, const Bundle& in) {
-                    return Bundle{{"y", parallel::context_attention(t, {in["q"], in["k"], in["v"]},
-                                                                    options, tokens, context_)}};
-                  },
-                  {"y"});
-  return output_(tape, config_.output_gate ? ops::gate(tape, inner["y"], gate) : inner["y"]);
+  const Var y = core_attention(tape, heads, options, batch, context_);
+  return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
 }
 
 }  // namespace megatron::nn

@@ -55,6 +55,15 @@ struct AttentionPlace {
   parallel::Init init, output_init;
 };
 
+// Attention of the heads of the tokens that each context-parallel rank holds, as module "core_attn"
+// of the tape. context must outlive the tape.
+Var core_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                   const Batch& batch, const parallel::ContextParallel& context);
+// Throws Error if context-parallel ranks that exchange heads cannot divide those of a
+// tensor-parallel rank: `heads` and `kv_heads` of the model, among `tensor` such ranks.
+void check_exchange(int64_t heads, int64_t kv_heads, int tensor,
+                    const parallel::ContextParallel& context);
+
 // Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], with an output gate [(2N+2K) D, H] = [q
 // | gate | k | v], <name>.output.weight [H, N D], their biases, <name>.q_norm.weight and
 // k_norm.weight ([D], or for full_width [N D] and [K D]) with biases for LayerNorm, and

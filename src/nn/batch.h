@@ -21,6 +21,7 @@ struct Continuation {
     int64_t first = 0;
     Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
     Tensor block_table;  // i32 [B,blocks]: pages of each sequence
+    Tensor own_pages;    // i32 [B,blocks]: 0, 1, 2, ...; only if a layer needs it
   };
   // State of the layers that share one window (SequenceState::groups).
   struct Group {
@@ -30,6 +31,14 @@ struct Continuation {
 
   SequenceState* state = nullptr;  // borrowed; null: sequences start in this batch
   std::vector<Group> groups;
+};
+
+// Which tokens routers count: not the padding of rows of examples, which goes to no expert either.
+struct RealTokens {
+  Tensor rows;  // i32 [T]: index of each token, -1 for padding; undefined: there is no padding
+  // f32 (f64) [B+1]: the number of other tokens in each sequence on all context-parallel ranks, and
+  // in all of them; and the inverse of each, 0 for 0.
+  Tensor numbers, inverses;
 };
 
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
@@ -42,6 +51,10 @@ struct Batch {
   Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
   // The tokens with a label, for an objective of log-probabilities; undefined without one.
   parallel::LabelledTokens labelled;
+  RealTokens real;
+  // f32 (f64) [sources, T]: the part of each token's loss that counts for each source of examples;
+  // undefined: losses are not logged by source.
+  Tensor source_weights;
   Tensor sample_ids;  // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.

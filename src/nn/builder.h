@@ -24,14 +24,16 @@ class Builder {
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
   // placement: the model family's mapping from a parameter's name and whole shape to canonical
   // tensors. adapters: borrowed; null: none. With adapters, only they are trained, and what their
-  // rules name.
+  // rules name. seed: of their dropout.
   Builder(Runtime& runtime, DType type, PlacementOf placement,
-          const parallel::ModelRanks& ranks = {}, const AdapterRules* adapters = nullptr)
+          const parallel::ModelRanks& ranks = {}, const AdapterRules* adapters = nullptr,
+          uint64_t seed = 0)
       : runtime_(runtime),
         type_(type),
         placement_(std::move(placement)),
         ranks_(ranks),
-        adapters_(adapters) {}
+        adapters_(adapters),
+        seed_(seed) {}
 
   struct Options {
     int uses = 1;
@@ -57,6 +59,10 @@ class Builder {
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
   // Returns the adapters that add_adapter() has added to linear layers, by the name of the matrix.
   std::vector<std::pair<std::string, ops::LowRank>> take_adapters() { return std::move(added_); }
+  // The same for add_expert_adapter().
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> take_expert_adapters() {
+    return std::move(added_to_experts_);
+  }
   // Adds the adapter of a table of tokens [V,H] where it is looked up: the table a^T [V,r], divided
   // like the table, and b [H,r]; absent if it has none.
   struct TableAdapter {
@@ -112,6 +118,7 @@ class Builder {
                                 std::span<const AdaptedPart> parts, size_t index);
   Parameter& add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
                    size_t index);
+  ops::LowRank::Dropout dropout_of(const parallel::ParameterSpec& matrix, double p) const;
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
 
@@ -126,7 +133,9 @@ class Builder {
   PlacementOf placement_;
   parallel::ModelRanks ranks_;
   const AdapterRules* adapters_;
+  uint64_t seed_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> added_to_experts_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
   std::vector<std::unique_ptr<StepSum>> step_sums_;

@@ -48,6 +48,13 @@ Var VocabularyTable::log_probabilities(Tape& tape, const Var& x,
                                            soft_cap, output_);
 }
 
+Tensor VocabularyTable::entropies(Tape& tape, const Tensor& x,
+                                  const parallel::LabelledTokens& tokens, int use,
+                                  double soft_cap) const {
+  return parallel::token_entropies(tape, x, Weight(*weight_, use), first_, tokens, tensor_,
+                                   soft_cap, output_);
+}
+
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,
                              int64_t hidden, parallel::Init init)
     : tensor_(builder.tensor()),

@@ -32,6 +32,8 @@ class VocabularyTable {
   // See parallel/token_log_probabilities.h.
   Var log_probabilities(Tape& tape, const Var& x, const parallel::LabelledTokens& tokens, int use,
                         double soft_cap = 0) const;
+  Tensor entropies(Tape& tape, const Tensor& x, const parallel::LabelledTokens& tokens, int use,
+                   double soft_cap = 0) const;
 
  private:
   parallel::TensorParallel tensor_;

@@ -130,6 +130,7 @@ ops::ExpertLowRank Builder::add_expert_adapter(const Parameter& matrices) {
     parameters_.back()->rate_multiplier = adapters_->b_rate;
     adapter.parts.push_back(std::move(part));
   }
+  if (!adapter.parts.empty()) added_to_experts_.emplace_back(matrices.name, adapter);
   return adapter;
 }
 

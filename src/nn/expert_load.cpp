@@ -105,7 +105,8 @@ Tensor ExpertLoad::part(const Tape& tape, Part part) const {
 
 void ExpertLoad::count_chosen(const Tape& tape, const Tensor& experts) const {
   if (const Tensor counts = part(tape, Part::chosen); counts.defined())
-    tape.kernels().expert_counts({.experts = experts, .counts = {counts, 1}}, tape.stream());
+    tape.kernels().expert_counts({.experts = experts, .rows = experts, .counts = {counts, 1}},
+                                 tape.stream());
 }
 
 void ExpertLoad::count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const {

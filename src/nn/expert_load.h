@@ -32,7 +32,7 @@ class ExpertLoad {
  public:
   ExpertLoad(int64_t layer, int64_t experts) : layer_(layer), experts_(experts) {}
 
-  // experts i32 [T,k].
+  // experts i32 [T,k]; those below 0 are none.
   void count_chosen(const Tape& tape, const Tensor& experts) const;
   // Counts the choices that have a row; rows i32 [T,k] (kernels/expert_rows.h).
   void count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const;

@@ -90,7 +90,8 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   const int64_t own = x_TH.value.size(0), held = batch.layout.held();
   Tokens sent{.x_TH = x_TH,
               .capacity = capacity_of(tape, own, batch),
-              .counted = batch.text_length() == batch.layout.length};
+              .counted = batch.text_length() == batch.layout.length,
+              .pads = batch.real.rows.defined()};
   MG_ASSERT(!trains(tape) || sent.counted || !training_.counts_tokens());
   const ops::Routing routing = router_(tape, x_TH, batch);
   if (sent.counted) observe(tape, routing.experts);
@@ -117,10 +118,13 @@ void Moe::compute(Tape& tape, Tokens& sent) const {
   if (shared_ != nullptr) inner = shared_->up(tape, sent.x_TH);
   const Tensor experts = sent.choices.end(tape);
   const Var weights = sent.weights.end(tape), x = sent.tokens.end(tape);
-  const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent.capacity);
-  if (sent.counted) observe_rows(tape, experts, order.rows);
-  sent.results = parallel::send_back(tape, through_experts(tape, x, weights, order), ranks_,
-                                     sent.routes, "expert results");
+  std::optional<Var> y = with_additions(tape, x, weights, experts);
+  if (!y) {
+    const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent);
+    if (sent.counted) observe_rows(tape, experts, order.rows);
+    y = through_experts(tape, x, weights, order, {&up_adapter_, &down_adapter_});
+  }
+  sent.results = parallel::send_back(tape, *y, ranks_, sent.routes, "expert results");
   if (shared_ != nullptr) sent.shared_TH = shared_result(tape, sent.x_TH, inner);
 }
 
@@ -198,7 +202,8 @@ int64_t Moe::existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, 
 
 // Selects and orders the tokens that go to this rank's experts.
 ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
-                               const Capacity& capacity) const {
+                               const Tokens& sent) const {
+  const Capacity& capacity = sent.capacity;
   const bool padded = capacity.rows > 0 && training_.padded;
   const int64_t most = most_rows(tape, experts.size(0), capacity);
   ops::ExpertOrder order{.offsets = tape.empty({held_.size + 1}, DType::i32, "moe.offsets"),
@@ -215,30 +220,52 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
-  if (ranks_.group != nullptr || capacity.rows > 0)
+  if (ranks_.group != nullptr || capacity.rows > 0 || sent.pads)
     order.slots =
         order.slots.slice(0, 0, existing_rows(order.offsets, experts.size(0), most, padded));
   return order;
+}
+
+// In a pass that adds to experts' matrices for some of its rows: the results of all, one range of
+// tokens with the same additions after the other.
+std::optional<Var> Moe::with_additions(Tape& tape, const Var& x, const Var& weights,
+                                       const Tensor& experts) const {
+  if (tape.additions() == nullptr) return std::nullopt;
+  Tensor y;
+  tape.additions()->for_each_expert_range(
+      up_, down_,
+      [&](int64_t first, int64_t count, const ops::ExpertLowRank* up,
+          const ops::ExpertLowRank* down) {
+        const auto of = [&](const Tensor& all) { return all.slice(0, first, count); };
+        if (!y.defined()) y = tape.empty(x.value.shape(), x.value.dtype(), "moe.y");
+        const Var part = through_experts(tape, of(x.value), of(weights.value),
+                                         order_of(tape, of(experts), of(weights.value), {}),
+                                         {.up = up, .down = down});
+        tape.kernels().copy({.x = part.value, .out = of(y)}, tape.stream());
+      });
+  return y.defined() ? std::optional<Var>(y) : std::nullopt;
 }
 
 // An expert's weight multiplies the input of its down-projection, so that the sum over a token's
 // experts needs no weights; if the down-projection has a bias, the weight multiplies its result
 // instead.
 Var Moe::through_experts(Tape& tape, const Var& x, const Var& weights,
-                         const ops::ExpertOrder& order) const {
+                         const ops::ExpertOrder& order, const Adapters& adapters) const {
+  const auto adapt = [&](const ops::ExpertLowRank* adapter, const Var& in, const Var& y) {
+    return adapter == nullptr ? y : ops::add_low_rank(tape, *adapter, in, y, order.offsets);
+  };
   Var x_RH = ops::to_experts(tape, x, order);
   const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
-  const Var v_RF = ops::add_low_rank(tape, up_adapter_, x_RH,
-                                     ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets),
-                                     order.offsets);
+  const Var v_RF =
+      adapt(adapters.up, x_RH, ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets));
   const Bundle inner = tape.module("moe_act", {{"v", v_RF}, {"weights", weights_R}},
                                    [this](Tape& t, const Bundle& in) {
                                      return Bundle{{"y", activated(t, in["v"], in["weights"])}};
                                    },
                                    {"y"});
   Var y_RH = ops::grouped_linear(tape, inner["y"], down_, down_bias_, order.offsets, adds_bias_);
-  y_RH = ops::add_low_rank(tape, down_adapter_, inner["y"], y_RH, order.offsets);
+  y_RH = adapt(adapters.down, inner["y"], y_RH);
   if (!config_.weights_on_input && config_.expert.bias)
     y_RH = ops::scale_rows(tape, y_RH, weights_R);
   return ops::from_experts(tape, y_RH, order);

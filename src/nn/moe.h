@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kernels/route.h"
 #include "nn/batch.h"
@@ -63,7 +64,8 @@ class Moe {
   struct Tokens {
     Var x_TH;
     Capacity capacity;
-    bool counted = true;  // false if there is padding among them: no count has a part of a batch
+    bool counted = true;  // false in texts that are padded to a length: counts leave them out
+    bool pads = false;    // there may be padding among them, which has no expert
     parallel::ChoicesInTransit choices;
     std::shared_ptr<const parallel::TokenRoutes> routes;
     parallel::InTransit weights, tokens, results;
@@ -76,8 +78,13 @@ class Moe {
   bool stops() const { return ranks_.stops; }
 
  private:
-  Var through_experts(Tape& tape, const Var& x, const Var& weights,
-                      const ops::ExpertOrder& order) const;
+  struct Adapters {
+    const ops::ExpertLowRank *up, *down;  // null: none
+  };
+  Var through_experts(Tape& tape, const Var& x, const Var& weights, const ops::ExpertOrder& order,
+                      const Adapters& adapters) const;
+  std::optional<Var> with_additions(Tape& tape, const Var& x, const Var& weights,
+                                    const Tensor& experts) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const;
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
@@ -86,7 +93,7 @@ class Moe {
   int64_t rows_at(double load, int64_t tokens, int64_t most) const;
   int64_t existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
-                            const Capacity& capacity) const;
+                            const Tokens& sent) const;
   void observe(const Tape& tape, const Tensor& experts) const;
   void observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const;
 

@@ -17,6 +17,7 @@ struct NormConfig {
   bool operator==(const NormConfig&) const = default;
   double weight_offset() const { return one_plus ? 1 : 0; }
   bool has_bias() const { return bias && kind == Normalization::layer_norm; }
+  int64_t parameters(int64_t width) const { return has_bias() ? 2 * width : width; }
   parallel::Init weight_init() const { return one_plus ? zeros() : ones(); }
 };
 

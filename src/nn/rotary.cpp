@@ -116,6 +116,12 @@ double RotaryConfig::amplitude(int64_t positions) const {
   return 1;
 }
 
+double RotaryConfig::score_scale() const {
+  if (scaling != RopeScaling::yarn || mscale_all_dim == 0) return 1;
+  const double amplitude = yarn_scale(factor, mscale_all_dim);
+  return amplitude * amplitude;
+}
+
 bool RotaryConfig::same_table(int64_t length, int64_t other) const {
   if (!depends_on_length() || length == other) return true;
   const bool within = length <= original_positions && other <= original_positions;

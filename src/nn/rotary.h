@@ -47,6 +47,9 @@ struct RotaryConfig {
   std::vector<double> frequencies(int64_t head_size, int64_t length) const;
   // Factor of cos and sin. positions: maximum number of positions of the model.
   double amplitude(int64_t positions) const;
+  // Factor of attention scores in latent attention: with YaRN, the square of mscale_all_dim's
+  // amplitude (DeepSeek-V2); otherwise 1.
+  double score_scale() const;
   // True if the tables for the two lengths are equal, so that a text of one length may be read with
   // the keys of a text of the other.
   bool same_table(int64_t length, int64_t other) const;

@@ -15,15 +15,23 @@ constexpr std::string_view kLogits = "router logits";  // name of their gather
 
 // Sums of the weights of the tokens' losses in the objective, f64 [count], for `count` runs of
 // consecutive tokens from `first` on, over all context ranks: the weight of a mean over such a run.
+// factors [count]: of the results; or undefined.
 Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
-                         int64_t length, comm::Group* context) {
+                         int64_t length, comm::Group* context, const Tensor& factors) {
   Tensor weights = tape.empty({count}, DType::f64, "moe.objective_weights");
   for (int64_t i = 0; i < count; ++i)
     tape.kernels().sum({.x = batch.loss_weights.slice(0, first + i * length, length),
                         .out = weights.slice(0, i, 1).view({})},
                        tape.stream());
   parallel::sum_over(tape, weights, context, "moe.objective_weights");
-  return weights;
+  if (!factors.defined()) return weights;
+  Tensor scaled = tape.empty({count}, DType::f64, "moe.objective_weights");
+  for (int64_t i = 0; i < count; ++i)
+    tape.kernels().sum({.x = weights.slice(0, i, 1),
+                        .weights = factors.slice(0, i, 1),
+                        .out = scaled.slice(0, i, 1).view({})},
+                       tape.stream());
+  return scaled;
 }
 
 Tensor scaled(Tape& tape, const Tensor& x, double factor) {
@@ -50,6 +58,31 @@ void report_mean(Tape& tape, std::string_view metric, int64_t layer, const Tenso
   tape.report(
       metric,
       {.values = scaled(tape, sums, factor), .weights = ones, .divided = divided, .layer = layer});
+}
+
+// x [S,N] with each row multiplied by its factor; x itself without factors.
+Tensor scaled_rows(Tape& tape, const Tensor& x, const Tensor& factors) {
+  if (!factors.defined()) return x;
+  Tensor out = tape.empty(x.shape(), x.dtype(), "moe.means");
+  tape.kernels().scale_rows({.x = x, .factors = factors, .out = out}, tape.stream());
+  return out;
+}
+
+// Reports the mean over all tokens of a micro-batch that are not padding, from sums over the tokens
+// of this rank, one of `ranks` that share them.
+void report_real_mean(Tape& tape, std::string_view metric, int64_t layer, const Tensor& sums,
+                      const RealTokens& real, int ranks, bool divided) {
+  const int64_t all = real.numbers.size(0) - 1;
+  const auto sum = [&](const Tensor& x, const Tensor& weights) {
+    Tensor out = tape.empty({1}, DType::f64, "moe.metric");
+    tape.kernels().sum({.x = x, .weights = weights, .out = out.view({})}, tape.stream());
+    return out;
+  };
+  const Tensor of_rank = sum(scaled(tape, sums, ranks), {});
+  tape.report(metric, {.values = sum(of_rank, real.inverses.slice(0, all, 1)),
+                       .weights = real.numbers.slice(0, all, 1),
+                       .divided = divided,
+                       .layer = layer});
 }
 
 }  // namespace
@@ -126,9 +159,20 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
   Var logits_TE = ops::router_logits(tape, in_TH, weight_, bias_, training_.double_logits);
   if (training) logits_TE = with_losses(tape, with_noise(tape, logits_TE, batch), batch);
   if (training_.quantile) observe_thresholds(tape, logits_TE.value);
-  return ops::route(tape, logits_TE, choices_, form_,
-                    correction_ == nullptr ? Tensor() : correction_->value(),
-                    training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
+  ops::Routing routing = ops::route(
+      tape, logits_TE, choices_, form_, correction_ == nullptr ? Tensor() : correction_->value(),
+      training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
+  if (const Tensor& rows = batch.real.rows; rows.defined()) {
+    const int64_t own = routing.experts.size(0), first = first_held(own);
+    routing.experts = put(tape, routing.experts, rows.slice(0, first, own), batch.layout.rows())
+                          .slice(0, first, own);
+  }
+  return routing;
+}
+
+// Index among the tokens of this context rank of the first one that this rank has.
+int64_t Router::first_held(int64_t own) const {
+  return tensor_.divides_tokens() ? tensor_.rank() * own : 0;
 }
 
 // Rows that key the random numbers of this rank's tokens.
@@ -163,8 +207,7 @@ Tensor Router::all_rows(Tape& tape, const Tensor& own, std::string_view call) co
 // Index in all_rows of this rank's first token.
 int64_t Router::first_row(int64_t own) const {
   const int64_t held = tensor_.divides_tokens() ? own * tensor_.size() : own;
-  return (context_ == nullptr ? 0 : context_->rank() * held) +
-         (tensor_.divides_tokens() ? tensor_.rank() * own : 0);
+  return (context_ == nullptr ? 0 : context_->rank() * held) + first_held(own);
 }
 
 Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
@@ -239,6 +282,7 @@ Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) co
     logits = add_balance_loss(tape, logits, batch,
                               {.segments = of_sequences.segments,
                                .ranks = of_sequences.ranks,
+                               .of_sequences = true,
                                .coefficient = training_.global_aux_loss,
                                .metric = kGlobalAuxLoss,
                                .of_step = true});
@@ -248,7 +292,8 @@ Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) co
 // If tokens are divided among ranks, a sequence may span several ranks, or a rank may hold several
 // sequences.
 Router::BalanceLoss Router::sequence_loss(int64_t length, int64_t own, int64_t sequences) const {
-  BalanceLoss loss{.coefficient = training_.sequence_aux_loss,
+  BalanceLoss loss{.of_sequences = true,
+                   .coefficient = training_.sequence_aux_loss,
                    .z = training_.z_loss,
                    .metric = training_.sequence_aux_loss != 0 ? kSequenceAuxLoss : "",
                    .reports_rest = true};
@@ -305,7 +350,8 @@ Tensor Router::shares_of_step(Tape& tape, const Tensor& counts) const {
 
 // A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; it
 // is the mean of the values E / n * sums with the counts as their weights. With a step's shares of
-// all choices: coefficient * E / n * sum over e of shares[e] p[e].
+// all choices: coefficient * E / n * sum over e of shares[e] p[e]. Segments with padding have
+// different n, which are factors of their rows; then n below is 1.
 Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                              const BalanceLoss& loss) const {
   const Tensor& logits = logits_TE.value;
@@ -315,10 +361,15 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
   Tensor counts = results({segments, experts});
   const Tensor sums = results({segments, experts}), squares = results({segments}),
                entropy = results({segments});
+  const RealTokens& real = batch.real;
+  const bool pads = real.rows.defined();
+  const Tensor counted = pads ? real.rows.slice(0, first_held(tokens), tokens) : Tensor(),
+               inverses = pads ? inverses_of(batch, loss, tokens) : Tensor();
   const auto score = form_.score;
   tape.kernels().router_sums({.score = score,
                               .k = choices_,
                               .logits = logits,
+                              .counted = counted,
                               .sums = sums,
                               .counts = counts,
                               .squares = squares,
@@ -333,18 +384,24 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
   // held: tokens of a segment on this context rank, length: on all.
   const int ranks = loss.ranks * (context_ == nullptr ? 1 : context_->size());
   const int64_t own = tokens / segments, held = own * loss.ranks, length = own * ranks;
-  const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
+  const double n = pads ? 1 : static_cast<double>(length), scale = static_cast<double>(experts) / n;
   // Each rank of a segment reports the counts of all ranks and its own sums.
   if (!loss.metric.empty())
     tape.report(loss.metric,
-                {.values = scaled(tape, sums, scale * ranks).view({segments * experts}),
+                {.values = scaled(tape, scaled_rows(tape, sums, inverses), scale * ranks)
+                               .view({segments * experts}),
                  .weights = counts.view({segments * experts}),
                  .divided = divided,
                  .layer = layer_});
   if (loss.reports_rest) {
-    const double one = 1 / static_cast<double>(own);
-    report_mean(tape, kRouterEntropy, layer_, entropy, one, divided);
-    if (loss.z != 0) report_mean(tape, kRouterZLoss, layer_, squares, one, divided);
+    const int sharing =
+        (divided ? tensor_.size() : 1) * (context_ == nullptr ? 1 : context_->size());
+    const auto report = [&](std::string_view metric, const Tensor& of_tokens) {
+      if (pads) report_real_mean(tape, metric, layer_, of_tokens, real, sharing, divided);
+      else report_mean(tape, metric, layer_, of_tokens, 1 / static_cast<double>(own), divided);
+    };
+    report(kRouterEntropy, entropy);
+    if (loss.z != 0) report(kRouterZLoss, squares);
   }
   if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
   const int64_t first = divided ? tensor_.rank() * tokens / held * held : 0;
@@ -354,8 +411,16 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
        .balance =
            loss.coefficient * scale / ((loss.of_step ? 1 : static_cast<double>(choices_) * n)),
        .z = loss.z / n,
-       .counts = counts,
-       .weight = objective_weights(tape, batch, first, segments, held, context_)});
+       .counts = loss.of_step ? counts : scaled_rows(tape, counts, inverses),
+       .weight = objective_weights(tape, batch, first, segments, held, context_, inverses),
+       .counted = counted});
+}
+
+// The inverse numbers of tokens of a loss's segments, of `own` tokens of this rank.
+Tensor Router::inverses_of(const Batch& batch, const BalanceLoss& loss, int64_t own) const {
+  const Tensor& all = batch.real.inverses;
+  if (!loss.of_sequences) return all.slice(0, batch.layout.sequences, 1);
+  return all.slice(0, first_held(own) / batch.layout.held(), loss.segments);
 }
 
 }  // namespace megatron::nn

@@ -35,7 +35,7 @@ class Router {
   Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
          const MoeConfig& config, const RouterTraining& training, parallel::Init init,
          uint64_t seed);
-  // Routes this rank's tokens x [T,H].
+  // Routes this rank's tokens x [T,H]. The experts of padding (batch.real) are -1.
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
   // The experts of this rank's choices, -1 for a choice beyond the `capacity` rows that an expert
   // has for each sequence. Ranks that divide sequences decide over the choices of all of them.
@@ -49,13 +49,15 @@ class Router {
   kernels::NoiseRows noise_of(const Batch& batch, std::string_view what) const;
   Var with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   Tensor all_rows(Tape& tape, const Tensor& own, std::string_view call) const;
+  int64_t first_held(int64_t own) const;
   int64_t first_row(int64_t own) const;
   Tensor even_choice(Tape& tape, const Tensor& logits_TE) const;
   void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
-    int64_t segments = 1;  // of this rank's tokens
-    int ranks = 1;         // tensor-parallel ranks that a segment lies on
+    int64_t segments = 1;       // of this rank's tokens
+    int ranks = 1;              // tensor-parallel ranks that a segment lies on
+    bool of_sequences = false;  // segments are sequences; otherwise the only one is the micro-batch
     double coefficient = 0, z = 0;
     std::string_view metric;  // name of the metric; empty: not reported
     bool reports_rest = false;
@@ -64,6 +66,7 @@ class Router {
   BalanceLoss sequence_loss(int64_t length, int64_t own, int64_t sequences) const;
   Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                        const BalanceLoss& loss) const;
+  Tensor inverses_of(const Batch& batch, const BalanceLoss& loss, int64_t own) const;
   Tensor shares_of_step(Tape& tape, const Tensor& counts) const;
   void sum_tensor_counts(Tape& tape, const Tensor& counts, int ranks) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;

@@ -13,14 +13,14 @@ std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers) {
   std::vector<CacheGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerCache& layer = layers[i];
-    if (layer.kv_heads == 0) continue;
+    if (layer.token_elements() == 0) continue;
     auto group = std::ranges::find(groups, layer.window, &CacheGroup::window);
     if (group == groups.end()) {
       groups.push_back({.window = layer.window, .layers = {}});
       group = groups.end() - 1;
     }
     group->layers.push_back(static_cast<int64_t>(i));
-    group->token_elements += 2 * layer.kv_heads * layer.head_size;
+    group->token_elements += layer.token_elements();
   }
   return groups;
 }
@@ -48,10 +48,9 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
            "--inference-dynamic-batching-buffer-size-gb or "
            "--inference-dynamic-batching-max-requests, or use --bf16",
            bytes * 1e-9, available_memory_text());
-  const auto zeros = [&](const LayerCache& layer, int64_t pages, std::string_view label) {
-    Tensor t =
-        Tensor::empty(runtime.arena(MemoryClass::activations),
-                      {pages, layer.kv_heads, shape.block_size, layer.head_size}, type, label);
+  const auto zeros = [&](int64_t heads, int64_t size, int64_t pages, std::string_view label) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
+                             {pages, heads, shape.block_size, size}, type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
     return t.transpose(1, 2);  // what attention reads for one head is contiguous
   };
@@ -59,8 +58,13 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
     for (const int64_t layer : groups_[g].layers) {
       const auto i = static_cast<size_t>(layer);
       group_of_[i] = g;
-      keys_[i] = zeros(shape.layers[i], shape.pages[g], "sequence_state.keys");
-      values_[i] = zeros(shape.layers[i], shape.pages[g], "sequence_state.values");
+      const LayerCache& cache = shape.layers[i];
+      if (cache.latent > 0) {
+        keys_[i] = zeros(1, cache.latent, shape.pages[g], "sequence_state.latents");
+        continue;
+      }
+      keys_[i] = zeros(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.keys");
+      values_[i] = zeros(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.values");
     }
   }
 }
@@ -95,6 +99,11 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
 
 }  // namespace
 
+bool SequenceState::numbers_pages() const {
+  return std::ranges::any_of(shape_.layers,
+                             [](const LayerCache& layer) { return layer.latent > 0; });
+}
+
 std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,
                                             int64_t blocks) const {
   const int64_t size = shape_.block_size;
@@ -122,6 +131,8 @@ std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,
           push(i < table.size() ? std::max(table[i], 0) : 0);
         }
       }
+      if (!numbers_pages()) continue;
+      for (int64_t page = 0; page < run.sequences() * run.blocks; ++page) push(page);
     }
   }
   return indices;
@@ -145,7 +156,9 @@ Continuation SequenceState::over(const Tensor& indices, std::span<const Sequence
       group.calls.push_back(
           {.first = run.first,
            .q_positions = indices.slice(0, run.first, rows * count).view({rows, count}),
-           .block_table = take(rows * run.blocks).view({rows, run.blocks})});
+           .block_table = take(rows * run.blocks).view({rows, run.blocks}),
+           .own_pages =
+               numbers_pages() ? take(rows * run.blocks).view({rows, run.blocks}) : Tensor()});
     }
     c.groups.push_back(std::move(group));
   }
@@ -162,9 +175,6 @@ Continuation SequenceState::next(std::span<const SequencePart> parts) {
   return over(all, parts);
 }
 
-namespace {
-
-// The tokens of a call from a [1,T,N,D] tensor, arranged by sequence.
 Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
   const int64_t sequences = call.q_positions.size(0), tokens = call.q_positions.size(1);
   const std::array<int64_t, 4> strides = {tokens * all.stride(1), all.stride(1), all.stride(2), 1};
@@ -172,13 +182,11 @@ Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
       .as_strided({sequences, tokens, all.size(2), all.size(3)}, strides);
 }
 
-}  // namespace
-
 Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
                              const ops::AttentionOptions& options, const Continuation& at) const {
   MG_ASSERT(!tape.recording() && at.state == this && options.causal &&
             !options.window_start.defined());
-  const Continuation::Group& group = at.groups[group_of_[static_cast<size_t>(layer)]];
+  const Continuation::Group& group = this->group(at, layer);
   const auto put = [&](const Var& x, const Tensor& pages) {
     tape.kernels().put_rows({.x = x.value.select(0, 0), .rows = group.rows, .out = pages},
                             tape.stream());

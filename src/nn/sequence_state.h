@@ -13,10 +13,14 @@
 
 namespace megatron::nn {
 
-// Cache of one layer. A layer with 0 heads caches nothing.
+// Cache of one layer: keys and values of heads, or a latent from which they are computed
+// (nn/latent_attention.h). A layer with neither caches nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
   int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
+  int64_t latent = 0;  // width of a latent, with the rotary key
+
+  int64_t token_elements() const { return latent > 0 ? latent : 2 * kv_heads * head_size; }
 };
 
 // The layers of one window. They hold the same tokens, so one page number identifies a page in each
@@ -24,7 +28,7 @@ struct LayerCache {
 struct CacheGroup {
   int64_t window = 0;
   std::vector<int64_t> layers;
-  int64_t token_elements = 0;  // elements of keys and values of one token, over all of them
+  int64_t token_elements = 0;  // elements of one token, over all of them
 };
 // In the order of their first layers; layers that keep nothing are in no group.
 std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers);
@@ -33,6 +37,11 @@ struct SequenceStateShape {
   std::vector<LayerCache> layers;
   int64_t block_size = 64;     // tokens per page; a multiple of kernels::kPageKeys
   std::vector<int64_t> pages;  // for each of cache_groups(layers)
+  // How latent attention reads its latents: by products that map queries to latents and weighted
+  // sums of latents to values (absorbed), or by computing all keys and values again (plain), which
+  // gives the bits of a forward pass over the whole sequence. A layer with an adapter of the
+  // product that gives keys and values is always plain.
+  bool absorbed = false;
 
   int64_t elements() const;  // total over all pages
 };
@@ -70,6 +79,11 @@ class SequenceState {
   // [pages, block size, kv_heads, head_size], for a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
+  // [pages, block size, 1, latent], for a layer that keeps latents.
+  const Tensor& latents(int64_t layer) const { return keys(layer); }
+  const Continuation::Group& group(const Continuation& at, int64_t layer) const {
+    return at.groups[group_of_[static_cast<size_t>(layer)]];
+  }
 
   // Called by attention, without gradients: stores the new keys and values of a layer in their
   // pages and returns the attention output of the queries [1,T,N,D] over all tokens that they see:
@@ -78,11 +92,17 @@ class SequenceState {
                 const ops::AttentionOptions& options, const Continuation& at) const;
 
  private:
+  // True if calls need the numbers of their own pages (Continuation::Call::own_pages).
+  bool numbers_pages() const;
+
   SequenceStateShape shape_;
   Runtime& runtime_;
   std::vector<CacheGroup> groups_;
   std::vector<size_t> group_of_;  // by layer
   std::vector<Tensor> keys_, values_;
 };
+
+// The tokens of a call from x [1,T,N,D], arranged by sequence: [B,S,N,D].
+Tensor by_sequence(const Tensor& x, const Continuation::Call& call);
 
 }  // namespace megatron::nn

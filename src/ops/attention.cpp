@@ -108,7 +108,7 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   const Tensor& q = in.q;
   const int64_t batch = q.size(0), length = q.size(1), count = q.size(2);
   Attended made{
-      .out = tape.empty(q.shape(), q.dtype(), "attention.out"),
+      .out = tape.empty({batch, length, count, in.v.size(3)}, q.dtype(), "attention.out"),
       .lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse")};
   kernels::AttentionArgs args = call_form(options);
   args.q = q;

@@ -1,4 +1,5 @@
-// B sequences, S tokens each, N query heads, K key heads, D head size.
+// B sequences, S tokens each, N query heads, K key heads, D head size, V size of a value: D, but in
+// latent attention.
 #pragma once
 
 #include "autograd/tape.h"
@@ -6,7 +7,7 @@
 namespace megatron::ops {
 
 struct Heads {
-  Var q, k, v;  // [B,S,N,D], [B,S,K,D], [B,S,K,D]
+  Var q, k, v;  // [B,S,N,D], [B,S,K,D], [B,S,K,V]
   Var gate;     // [B*S, N*D]; only for gated PackedHeads
 };
 
@@ -49,7 +50,7 @@ struct AttentionOptions {
 kernels::AttentionArgs call_form(const AttentionOptions& options);
 kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options);
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. The gradient of sinks is written to
+// out [B*S, N*V] = softmax(scale q k^T over the seen keys) v. The gradient of sinks is written to
 // its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 

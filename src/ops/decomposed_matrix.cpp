@@ -117,8 +117,17 @@ void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& 
   }
 }
 
+Tensor decomposed_difference(const LowRank& adapter, Tape& tape, const Tensor& w) {
+  const Tensor difference = decomposed_matrix(adapter, tape, w),
+               negative = tape.empty(w.shape(), w.dtype(), "dora.difference");
+  tape.kernels().scale({.factor = -1, .x = w, .out = negative}, tape.stream());
+  tape.kernels().add({.a = difference, .b = negative, .out = difference}, tape.stream());
+  return difference;
+}
+
 Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w) {
-  return adapter.has_magnitudes() && tape.adapts() ? decomposed_matrix(adapter, tape, w) : w;
+  const bool decomposes = adapter.has_magnitudes() && tape.adapts() && !drops(adapter, tape);
+  return decomposes ? decomposed_matrix(adapter, tape, w) : w;
 }
 
 }  // namespace megatron::ops

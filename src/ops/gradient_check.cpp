@@ -15,6 +15,7 @@
 #include "ops/gate.h"
 #include "ops/gradient_check_experts.h"
 #include "ops/head_norm.h"
+#include "ops/latent_attention.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/norm.h"
@@ -71,6 +72,16 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
              const LowRank adapter{
                  {{w[2], 0.5, {{w[3], 0, 0}, {w[4], 3, 2, w[7]}}}, {w[5], 2, {{w[6], 2, 0}}}}};
              return linear(t, x[0], w[0], w[1], MemoryClass::activations, adapter);
+           });
+  // A rank's columns of x are the whole's from the seventh on.
+  add_case(cases, "linear with adapters and dropout", {{kBatch * kLength, 6}},
+           {{4, 6}, {3, 6}, {4, 3}}, [](Tape& t, auto x, auto w) {
+             LowRank adapter{{{w[1], 0.5, {{w[2], 0, 0}}}}};
+             const kernels::DropoutArgs::Mask mask = half_dropped(t);
+             adapter.dropout = {
+                 .p = mask.p, .seed = mask.seed, .stream = mask.stream, .first_channel = 6};
+             t.drop_in_adapters({mask.rows, kBatch * kLength});
+             return linear(t, x[0], w[0], {}, MemoryClass::activations, adapter);
            });
   add_case(cases, "linear of linear_gelu", {{6, 5}}, {{7, 5}, {7}, {4, 7}, {4}},
            [](Tape& t, auto x, auto w) {
@@ -250,6 +261,33 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
                const Heads h = split_heads(t, std::move(gated));
                return Result{{h.q, h.k, h.v, h.gate}};
              });
+  }
+  add_case(cases, "split_columns", {{5, 7}}, {}, [](Tape& t, auto x, auto) {
+    const auto parts = split_columns(t, x[0], 4);
+    return Result{{parts[0], parts[1]}};
+  });
+  for (const bool rotates : {false, true}) {
+    const LatentHead head{.plain = 3, .rotated = 4, .value = 5};
+    const auto heads_of = [=](Tape& t, auto x) {
+      const auto own = [&](const Var& of) {  // the op overwrites its input
+        Tensor copy = t.empty(of.value.shape(), of.value.dtype(), "gradient_check.heads");
+        t.kernels().copy({.x = of.value, .out = copy}, t.stream());
+        return Var(copy, of.id);
+      };
+      const DType type = kernels::accumulator(x[0].value.dtype());
+      return latent_heads(t, own(x[0]), x[1], x[2], kBatch, head,
+                          rotates ? some_rotary(t, type, true) : Rotary{});
+    };
+    const std::vector<Shape> inputs = {{kBatch * kLength, 2 * head.key()},
+                                       {kBatch * kLength, 2 * (head.plain + head.value)},
+                                       {kBatch * kLength, head.rotated}};
+    const std::string name = rotates ? "latent_heads, rotary" : "latent_heads";
+    add_case(cases, name, inputs, {}, [=](Tape& t, auto x, auto) {
+      const Heads h = heads_of(t, x);
+      return Result{{h.q, h.k, h.v}};
+    });
+    add_case(cases, "attention of " + name, inputs, {},
+             [=](Tape& t, auto x, auto) { return attention(t, heads_of(t, x), {.scale = 0.5f}); });
   }
   add_case(cases, "clip of heads", {qkv}, {}, [=](Tape& t, auto x, auto) {
     const Heads h = split_heads(t, packed(t, x[0], false, false));

@@ -91,7 +91,7 @@ void add_router_cases(std::vector<GradientCase>& cases) {
 }
 
 // The contribution of RouterLoss according to its definition, computed from the sums of the forward
-// kernel; for six tokens in two segments.
+// kernel; for six tokens in two segments, of which two do not count except with softmax.
 Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score, bool balance) {
   constexpr int64_t kSegments = 2;
   const DType type = logits.value.dtype();
@@ -100,9 +100,13 @@ Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score,
   };
   const Tensor sums = results({kSegments, kExperts}), counts = results({kSegments, kExperts}),
                squares = results({kSegments}), entropy = results({kSegments});
+  Tensor counted;
+  if (score != kernels::RouterScore::softmax)
+    counted = made<int32_t>(tape, DType::i32, {6}, {0, 1, -1, 3, 4, -1});
   tape.kernels().router_sums({.score = score,
                               .k = kChoices,
                               .logits = logits.value,
+                              .counted = counted,
                               .sums = sums,
                               .counts = counts,
                               .squares = squares,
@@ -117,7 +121,8 @@ Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score,
                                    .balance = balance ? 0.4 : 0,
                                    .z = balance ? 0 : 0.3,
                                    .counts = loads,
-                                   .weight = weight});
+                                   .weight = weight,
+                                   .counted = counted});
   std::vector<double> factors;
   for (size_t i = 0; i < fixed.size(); ++i)
     factors.push_back(weights[i / kExperts] * 0.4 * fixed[i]);

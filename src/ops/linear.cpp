@@ -12,16 +12,19 @@ struct Product {
 void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor& aux) {
   const Tensor& dy = backward.gradient(0);
   const LowRankNode& adapter = backward.attributes<Product>().adapter;
-  const Tensor w = adapter.matrix(backward, backward.weight(0).value());
+  const Tensor& weight = backward.weight(0).value();
+  const Tensor w = adapter.matrix(backward, weight);
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
   backward.kernels().gemm({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux},
                           backward.stream());
-  adapter.input_gradient(backward, dy, dx);
+  adapter.input_gradient(backward, weight, dy, dx);
   backward.set(0, dx);
 }
 
 void linear_dgrad(Backward& backward) {
-  if (backward.needs(0)) input_gradient(backward, kernels::Epilogue::none, {});
+  if (backward.needs(0)) return input_gradient(backward, kernels::Epilogue::none, {});
+  backward.attributes<Product>().adapter.input_gradient(backward, backward.weight(0).value(),
+                                                        backward.gradient(0), {});
 }
 
 void linear_of_gelu_dgrad(Backward& backward) {
@@ -109,7 +112,7 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
   node.inputs = {x.id};
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
   if (adapter) {
-    std::vector<Tensor> inner = add_low_rank(tape, adapter, x.value, y);
+    std::vector<Tensor> inner = add_adapter(tape, adapter, weight.value(), x.value, y);
     node.attributes =
         Product{.has_bias = static_cast<bool>(bias), .adapter = {node, adapter, std::move(inner)}};
   }

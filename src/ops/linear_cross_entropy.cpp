@@ -55,12 +55,15 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   // The gradient of capped logits is computed from their values.
   if (tape.recording() && (type != sums || capped))
     dlogits_CV = loss_chunk(stream, rows, vocabulary, type, capped, "loss.dlogits");
+  const Tensor adapted_TH = low_rank_input(adapter, tape, x_TH);
+  LowRankInputGradient adapted_dx(adapter, tape, dx_TH);
   for (int64_t begin = 0; begin < tokens; begin += rows) {
     const int64_t count = std::min(rows, tokens - begin);
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
     table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
-    const std::vector<Tensor> inner = add_low_rank(tape, adapter, x_CH, logits);
+    const Tensor adapted_CH = adapted_TH.slice(0, begin, count);
+    const std::vector<Tensor> inner = add_low_rank(tape, adapter, adapted_CH, logits);
     if (capped) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
     const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
     table.cross_entropy({.logits = logits,
@@ -80,9 +83,10 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
                  stream);
     }
-    add_low_rank_gradients(adapter, tape, inner, dlogits, x_CH,
-                           needs_dx ? dx_TH.slice(0, begin, count) : Tensor());
+    add_low_rank_gradients(adapter, tape, inner, dlogits, adapted_CH,
+                           needs_dx ? adapted_dx.sum().slice(0, begin, count) : Tensor());
   }
+  adapted_dx.finish();
   if (tape.recording()) {
     tape.gradient_done(weight);
     for_each_weight(adapter, [&](const Weight& w) { tape.gradient_done(w); });

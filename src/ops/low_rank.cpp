@@ -50,7 +50,55 @@ void add_bias_gradient(Tape& tape, const LowRank::Part& part, double factor, con
   else kernels.add({.a = slot.out, .b = sum, .out = slot.out}, tape.stream());
 }
 
+// out = x with the adapter's dropout. Kernels take groups of four channels, so that columns which
+// begin within a group are dropped behind others.
+void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out) {
+  const LowRank::Dropout& dropout = adapter.dropout;
+  const Tape::BatchRows& batch = *tape.batch_rows();
+  const int64_t before = dropout.first_channel % 4;
+  kernels::DropoutArgs args{.mask = {.p = dropout.p,
+                                     .seed = dropout.seed,
+                                     .stream = dropout.stream,
+                                     .rows = batch.tokens,
+                                     .first_channel = dropout.first_channel - before},
+                            .x = x,
+                            .out = out};
+  if (dropout.first_row) args.mask.rows.first = dropout.first_row(batch.rows);
+  const kernels::Table& kernels = tape.kernels();
+  if (before == 0) return kernels.dropout(args, tape.stream());
+  const Tensor wide = tape.empty({x.size(0), before + x.size(1)}, x.dtype(), "low_rank.dropout");
+  kernels.fill({.out = wide, .value = 0}, tape.stream());
+  kernels.copy({.x = x, .out = wide.slice(1, before, x.size(1))}, tape.stream());
+  args.x = args.out = wide;
+  kernels.dropout(args, tape.stream());
+  kernels.copy({.x = wide.slice(1, before, x.size(1)), .out = out}, tape.stream());
+}
+
 }  // namespace
+
+bool drops(const LowRank& adapter, const Tape& tape) {
+  return adapter && adapter.dropout.p > 0 && tape.adapts() && tape.batch_rows();
+}
+
+Tensor low_rank_input(const LowRank& adapter, Tape& tape, const Tensor& x) {
+  if (!drops(adapter, tape)) return x;
+  Tensor dropped = tape.empty(x.shape(), x.dtype(), "low_rank.input");
+  drop(adapter, tape, x, dropped);
+  return dropped;
+}
+
+LowRankInputGradient::LowRankInputGradient(const LowRank& adapter, Tape& tape, const Tensor& dx)
+    : adapter_(adapter), tape_(tape), dx_(dx), sum_(dx) {
+  if (!dx.defined() || !drops(adapter, tape)) return;
+  sum_ = tape.empty(dx.shape(), dx.dtype(), "low_rank.input, gradient");
+  tape.kernels().fill({.out = sum_, .value = 0}, tape.stream());
+}
+
+void LowRankInputGradient::finish() {
+  if (!dx_.defined() || !drops(adapter_, tape_)) return;
+  drop(adapter_, tape_, sum_, sum_);
+  tape_.kernels().add({.a = dx_, .b = sum_, .out = dx_}, tape_.stream());
+}
 
 void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f) {
   for (const LowRank::Block& block : adapter.blocks) {
@@ -138,6 +186,22 @@ void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const 
   add_low_rank_weight_gradients(adapter, tape, inner, gradients, dy, x);
 }
 
+std::vector<Tensor> add_adapter(Tape& tape, const LowRank& adapter, const Tensor& w,
+                                const Tensor& x, const Tensor& y) {
+  if (!adapter || !tape.adapts()) return {};
+  const bool dropped = drops(adapter, tape);
+  if (adapter.has_magnitudes() && !dropped) return {};
+  const Tensor input = low_rank_input(adapter, tape, x);
+  if (!adapter.has_magnitudes()) return add_low_rank(tape, adapter, input, y);
+  tape.kernels().gemm({.a = input,
+                       .b = decomposed_difference(adapter, tape, w),
+                       .out = y,
+                       .transpose_b = true,
+                       .beta = 1},
+                      tape.stream());
+  return {};
+}
+
 LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
     : adapter_(std::move(adapter)), saved_(node.saved.size()) {
   for_each_weight(adapter_, [&](const Weight& weight) { node.weights.push_back(weight); });
@@ -154,20 +218,34 @@ Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
   return adapted_matrix(adapter_, backward.tape(), w);
 }
 
-void LowRankNode::input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const {
-  if (!adapter_ || adapter_.has_magnitudes()) return;
-  add_low_rank_input_gradient(adapter_, backward.tape(), inner_gradients(backward, dy), dx);
+void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tensor& dy,
+                                 const Tensor& dx) const {
+  Tape& tape = backward.tape();
+  if (!adapter_ || (adapter_.has_magnitudes() && !drops(adapter_, tape))) return;
+  // Weight gradients may run when parameters have been released.
+  if (!dx.defined() && !adapter_.has_magnitudes()) inner_gradients(backward, dy);
+  if (!dx.defined()) return;
+  LowRankInputGradient gradient(adapter_, tape, dx);
+  if (adapter_.has_magnitudes()) {
+    tape.kernels().gemm(
+        {.a = dy, .b = decomposed_difference(adapter_, tape, w), .out = gradient.sum()},
+        tape.stream());
+  } else {
+    add_low_rank_input_gradient(adapter_, tape, inner_gradients(backward, dy), gradient.sum());
+  }
+  gradient.finish();
 }
 
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                                    const Tensor& x) const {
   if (!adapter_) return;
+  const Tensor input = low_rank_input(adapter_, backward.tape(), x);
   if (adapter_.has_magnitudes())
-    return add_decomposed_gradients(adapter_, backward.tape(), w, dy, x);
+    return add_decomposed_gradients(adapter_, backward.tape(), w, dy, input);
   std::vector<Tensor> inner;
   for (size_t i = 0; i < adapter_.blocks.size(); ++i) inner.push_back(backward.saved(saved_ + i));
   add_low_rank_weight_gradients(adapter_, backward.tape(), inner, inner_gradients(backward, dy), dy,
-                                x);
+                                input);
   gradients_->clear();
 }
 

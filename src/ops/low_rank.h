@@ -34,6 +34,14 @@ struct LowRank {
   // sums over the ranks that divide them; empty: rows are whole.
   int64_t row_width = 0;
   std::function<void(const Tensor& sums, Stream& stream)> add_up = {};
+  // Dropout of x before it is multiplied by a, in passes whose tape has batch_rows().
+  struct Dropout {
+    float p = 0;  // 0: none; below 1
+    uint64_t seed = 0, stream = 0;
+    int64_t first_channel = 0;  // channel of x's column 0
+    // Index of x's first row among all rows of the batch, given their number; empty: 0.
+    std::function<int64_t(int64_t rows)> first_row = {};
+  } dropout = {};
 
   explicit operator bool() const { return !blocks.empty(); }
   bool has_magnitudes() const {
@@ -41,15 +49,34 @@ struct LowRank {
   }
 };
 
-// y[:, row:row+n] += scale (x a^T) b^T, each product rounded to the type of y. Returns scale (x
-// a^T) [T,R] of every block, which the gradients of b need.
+// Whether the tape's pass has dropout of the adapter's input.
+bool drops(const LowRank& adapter, const Tape& tape);
+// What the adapter multiplies: x [T,in] of all rows of the product, with dropout if the pass has
+// it.
+Tensor low_rank_input(const LowRank& adapter, Tape& tape, const Tensor& x);
+// Where the gradient of low_rank_input() is added up: the gradient of x itself (which may be
+// undefined), or if the pass has dropout zeros beside it, which finish() adds to it with dropout.
+class LowRankInputGradient {
+ public:
+  LowRankInputGradient(const LowRank& adapter, Tape& tape, const Tensor& dx);
+  const Tensor& sum() const { return sum_; }
+  void finish();
+
+ private:
+  const LowRank& adapter_;
+  Tape& tape_;
+  Tensor dx_, sum_;
+};
+
+// y[:, row:row+n] += scale (x a^T) b^T, each product rounded to the type of y, where x are rows of
+// low_rank_input(). Returns scale (x a^T) [T,R] of every block, which the gradients of b need.
 // Returns nothing if the tape leaves out adapters, or if the adapter has magnitudes.
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
 // The gradient of what add_low_rank() returned.
 std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy);
-// dx += dy times what the adapter adds to w.
+// dx += dy times what the adapter adds to w: dx is the gradient of low_rank_input().
 void add_low_rank_input_gradient(const LowRank& adapter, Tape& tape,
                                  std::span<const Tensor> inner_gradients, const Tensor& dx);
 // Writes the gradients of a, b and biases to their slots. inner: what add_low_rank() returned.
@@ -64,19 +91,26 @@ void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const 
 // magnitudes. Its backward holds the lengths of those rows constant, as the paper does, and forms
 // the gradient of the whole matrix.
 Tensor decomposed_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
+// decomposed_matrix() less w, by which low_rank_input() is multiplied if it differs from x.
+Tensor decomposed_difference(const LowRank& adapter, Tape& tape, const Tensor& w);
 void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& w, const Tensor& dy,
                               const Tensor& x);
 
 // Calls f for every weight of an adapter.
 void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f);
 
-// The matrix of a product with an adapter, in forward: w, or decomposed_matrix().
+// The matrix of a product with an adapter: w, or decomposed_matrix() where x and low_rank_input()
+// are the same.
 Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
+// The rest of the product in forward: adds to y what adapted_matrix() does not have. Returns what
+// add_low_rank() does.
+std::vector<Tensor> add_adapter(Tape& tape, const LowRank& adapter, const Tensor& w,
+                                const Tensor& x, const Tensor& y);
 
 // The part of a product's node that belongs to an adapter.
 class LowRankNode {
  public:
-  // Appends the adapter's weights to the node's, and `inner`, the result of add_low_rank(), to what
+  // Appends the adapter's weights to the node's, and `inner`, the result of add_adapter(), to what
   // it has saved. Nothing for no adapter.
   LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner);
   LowRankNode() = default;
@@ -85,7 +119,8 @@ class LowRankNode {
   // The matrix that the product is with: w, or the one that the adapter makes of it.
   Tensor matrix(Backward& backward, const Tensor& w) const;
   // dx += dy times what the adapter adds to w, in the product's dgrad.
-  void input_gradient(Backward& backward, const Tensor& dy, const Tensor& dx) const;
+  void input_gradient(Backward& backward, const Tensor& w, const Tensor& dy,
+                      const Tensor& dx) const;
   // Writes the gradients of the adapter's weights to their slots, in the product's wgrad.
   void weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                         const Tensor& x) const;

@@ -89,17 +89,20 @@ void router_loss_dgrad(Backward& backward) {
   const Tensor& logits = backward.saved(0);
   Tensor dlogits = backward.empty(logits.shape(), logits.dtype(), "router_loss.dlogits");
   backward.kernels().copy({.x = backward.gradient(0), .out = dlogits}, backward.stream());
-  const Tensor &counts = backward.saved(1), &weight = backward.saved(2);
+  const Tensor &counts = backward.saved(1), &weight = backward.saved(2),
+               &counted = backward.saved(3);
   const int64_t segments = counts.size(0), length = logits.size(0) / segments;
   for (int64_t s = 0; s < segments; ++s) {
-    backward.kernels().router_loss_backward({.score = loss.score,
-                                             .balance = loss.balance,
-                                             .z = loss.z,
-                                             .logits = logits.slice(0, s * length, length),
-                                             .counts = counts.slice(0, s, 1),
-                                             .weight = weight.slice(0, s, 1).view({}),
-                                             .dlogits = dlogits.slice(0, s * length, length)},
-                                            backward.stream());
+    backward.kernels().router_loss_backward(
+        {.score = loss.score,
+         .balance = loss.balance,
+         .z = loss.z,
+         .logits = logits.slice(0, s * length, length),
+         .counts = counts.slice(0, s, 1),
+         .weight = weight.slice(0, s, 1).view({}),
+         .counted = counted.defined() ? counted.slice(0, s * length, length) : Tensor(),
+         .dlogits = dlogits.slice(0, s * length, length)},
+        backward.stream());
   }
   backward.set(0, dlogits);
 }
@@ -173,7 +176,7 @@ Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterFor
 Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss) {
   Node node{.name = "router_loss",
             .inputs = {logits.id},
-            .saved = {logits.value, loss.counts, loss.weight},
+            .saved = {logits.value, loss.counts, loss.weight, loss.counted},
             .dgrad = router_loss_dgrad};
   node.attributes = RouterLossAttributes{loss.score, loss.balance, loss.z};
   return tape.record_one(std::move(node), logits.value);

@@ -35,11 +35,11 @@ Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterFor
 
 // Contribution of a router's losses to the objective: the sum over segments s of weight[s] *
 // (balance * sum over experts of counts[s] * p + z * sum of l^2), kernels::RouterLossBackwardArgs.
-// counts f32 (f64) [S,E], weight f64 [S].
+// counts f32 (f64) [S,E], weight f64 [S], counted i32 [T] or undefined.
 struct RouterLoss {
   kernels::RouterScore score = kernels::RouterScore::softmax;
   double balance = 0, z = 0;
-  Tensor counts, weight;
+  Tensor counts, weight, counted;
 };
 // Returns the logits; backward adds the losses' gradient to their gradient.
 Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss);

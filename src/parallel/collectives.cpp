@@ -37,6 +37,19 @@ void sum_of_parts_dgrad(Backward& backward) {
                                 MemoryClass::communication));
 }
 
+void whole_rows_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& [tp, name] = backward.attributes<SumAttributes>();
+  const std::string call = fmt::format("{}, gradient", name);
+  const Tensor& dy = backward.gradient(0);
+  if (tp.divides_tokens())
+    return backward.set(0, scattered_rows(backward.tape(), dy, *tp.group, call));
+  const Tensor sum = backward.empty(dy.shape(), dy.dtype(), call);
+  backward.kernels().copy({.x = dy, .out = sum}, backward.stream());
+  sum_in_place(backward.tape(), sum, *tp.group, call);
+  backward.set(0, sum);
+}
+
 void gather_columns_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   backward.set(
@@ -111,6 +124,16 @@ Var sum_of_parts(Tape& tape, const Var& partial, const TensorParallel& tp, std::
   Node node{.name = name, .inputs = {partial.id}, .dgrad = sum_of_parts_dgrad};
   node.attributes = SumAttributes{tp, name};
   return tape.record_one(std::move(node), sum);
+}
+
+Var whole_rows(Tape& tape, const Var& x, const TensorParallel& tp, std::string_view name) {
+  if (alone(tp.group)) return x;
+  Node node{.name = name, .inputs = {x.id}, .dgrad = whole_rows_dgrad};
+  node.attributes = SumAttributes{tp, name};
+  return tape.record_one(
+      std::move(node), tp.divides_tokens()
+                           ? gathered_rows(tape, x.value, *tp.group, name, MemoryClass::activations)
+                           : x.value);
 }
 
 Var gather_columns(Tape& tape, const Var& x, int64_t total, comm::Group& group,

@@ -1,4 +1,5 @@
-// B sequences, S' tokens of each on a rank; N query heads, K key heads, D head size; n ranks.
+// B sequences, S' tokens of each on a rank; N query heads, K key heads of size D, with values of
+// size V; n ranks.
 #include <fmt/core.h>
 
 #include <limits>
@@ -13,21 +14,23 @@
 namespace megatron::parallel {
 namespace {
 
-// Keys and values, or their gradients, of one rank's tokens: [2B,S',K,D].
+// Keys and values, or their gradients, of one rank's tokens: [B,S',K,D] and [B,S',K,V], one after
+// the other in one message.
 class Block {
  public:
   Block() = default;
-  Block(Tape& tape, const Tensor& like, DType type)
-      : both_(communication_buffer(tape,
-                                   {2 * like.size(0), like.size(1), like.size(2), like.size(3)},
-                                   type, "context.block")) {}
+  Block(Tape& tape, const Tensor& k, const Tensor& v, DType type)
+      : k_(k.shape()),
+        v_(v.shape()),
+        both_(communication_buffer(tape, {k_.elements() + v_.elements()}, type, "context.block")) {}
 
   const Tensor& both() const { return both_; }
-  Tensor k() const { return both_.slice(0, 0, both_.size(0) / 2); }
-  Tensor v() const { return both_.slice(0, both_.size(0) / 2, both_.size(0) / 2); }
+  Tensor k() const { return both_.slice(0, 0, k_.elements()).view(k_); }
+  Tensor v() const { return both_.slice(0, k_.elements(), v_.elements()).view(v_); }
 
  private:
-  Tensor both_;
+  Shape k_, v_;
+  Tensor both_;  // [elements]
 };
 
 // Sends blocks to the next rank of the ring and receives them from the previous one.
@@ -41,10 +44,10 @@ class Ring {
   // what: contents of the blocks. number: step of the ring in which the block is attended to.
   comm::Work pass(Tape& tape, const Block& sent, const Block& received, std::string_view what,
                   int number) const {
-    const int64_t rows = sent.both().size(0);
+    const int64_t count = sent.both().size(0);
     std::vector<int64_t> to(static_cast<size_t>(ranks_.size())), from(to);
-    to[static_cast<size_t>((ranks_.rank() + 1) % ranks_.size())] = rows;
-    from[static_cast<size_t>(source(1))] = rows;
+    to[static_cast<size_t>((ranks_.rank() + 1) % ranks_.size())] = count;
+    from[static_cast<size_t>(source(1))] = count;
     return ranks_.overlapped().all_to_all(sent.both(), received.both(), to, from, tape.stream(),
                                           fmt::format("context, {}, block {}", what, number));
   }
@@ -54,7 +57,7 @@ class Ring {
 };
 
 Block packed(Tape& tape, const Tensor& k, const Tensor& v) {
-  Block block(tape, k, k.dtype());
+  Block block(tape, k, v, k.dtype());
   tape.kernels().copy({.x = k, .out = block.k()}, tape.stream());
   tape.kernels().copy({.x = v, .out = block.v()}, tape.stream());
   return block;
@@ -96,7 +99,7 @@ class RingBackward {
       comm::Work passing;
       const bool last = step + 1 == ranks_.size();
       if (!last) {
-        next = Block(tape_, k, k.dtype());
+        next = Block(tape_, k, v, k.dtype());
         passing = ring_.pass(tape_, block, next, "keys and values", step + 1);
       }
       const Block part = gradient_of(block, step);
@@ -105,7 +108,7 @@ class RingBackward {
         tape_.kernels().add({.a = gradient.both(), .b = part.both(), .out = part.both()},
                             tape_.stream());
       }
-      gradient = Block(tape_, k, sums_);
+      gradient = Block(tape_, k, v, sums_);
       arrival = ring_.pass(tape_, part, gradient, "gradients of keys and values", step);
       if (!last) passing.wait(tape_.stream());
       block = std::move(next);
@@ -119,7 +122,7 @@ class RingBackward {
 
  private:
   Block gradient_of(const Block& block, int step) {
-    Block part(tape_, block.k(), sums_);
+    Block part(tape_, block.k(), block.v(), sums_);
     kernels::AttentionBackwardArgs args = args_;
     args.k = block.k();
     args.v = block.v();
@@ -182,7 +185,8 @@ Attended attend(Tape& tape, const Tensor& q, const Block& block, kernels::Attent
     return tape.empty({q.size(0), q.size(2), queries}, kernels::accumulator(q.dtype()),
                       "context.part_lse");
   };
-  const Attended part{tape.empty(q.shape(), q.dtype(), "context.part"), lse_of(q.size(1))};
+  const Shape shape = {q.size(0), q.size(1), q.size(2), block.v().size(3)};
+  const Attended part{tape.empty(shape, q.dtype(), "context.part"), lse_of(q.size(1))};
   args.q = q;
   args.k = block.k();
   args.v = block.v();
@@ -225,7 +229,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
     Block next;
     comm::Work passing;
     if (step + 1 < ranks.size()) {
-      next = Block(tape, k, k.dtype());
+      next = Block(tape, k, v, k.dtype());
       passing = ring.pass(tape, block, next, "keys and values", step + 1);
     }
     args.k_positions = ranks.indices(ring.source(step));

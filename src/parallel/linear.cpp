@@ -17,12 +17,12 @@ void column_product_dgrad(Backward& backward) {
   const auto& [input, has_bias, adapter] = backward.attributes<ColumnProduct>();
   const Weight& weight = backward.weight(0);
   if (adapter || weight.trainable()) input.begin_gather(backward);
-  if (!backward.needs(0)) return;
   const Tensor& dy = backward.gradient(0);
+  if (!backward.needs(0)) return adapter.input_gradient(backward, weight.value(), dy, {});
   const Tensor w = adapter.matrix(backward, weight.value());
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
   backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
-  adapter.input_gradient(backward, dy, dx);
+  adapter.input_gradient(backward, weight.value(), dy, dx);
   input.begin_sum(backward, dx);
 }
 
@@ -70,7 +70,7 @@ Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& w
             .wgrad = column_product_wgrad};
   if (bias) node.weights.push_back(bias);
   ops::LowRankNode adapted;
-  if (adapter) adapted = {node, adapter, ops::add_low_rank(tape, adapter, whole, y)};
+  if (adapter) adapted = {node, adapter, ops::add_adapter(tape, adapter, weight.value(), whole, y)};
   node.attributes = ColumnProduct{std::move(in), static_cast<bool>(bias), std::move(adapted)};
   return tape.record_one(std::move(node), y);
 }

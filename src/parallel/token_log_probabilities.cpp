@@ -23,29 +23,35 @@ struct OutputLayer {
 // once.
 class ChunkedHead {
  public:
+  enum class Computes { values, gradients, entropies };
+
   ChunkedHead(Tape& tape, const Weight& weight, const LabelledTokens& tokens,
-              const OutputLayer& layer, const Tensor& x_TH, bool backward)
+              const OutputLayer& layer, const Tensor& x_TH, Computes computes)
       : tape_(tape),
         weight_(weight),
         tokens_(tokens),
         layer_(layer),
         x_TH_(x_TH),
         sums_(kernels::accumulator(x_TH.dtype())),
-        capped_(layer.soft_cap > 0) {
+        dense_(layer.soft_cap > 0 || computes == Computes::entropies) {
     const int64_t columns = weight.value().size(0), labelled = tokens.rows.elements();
     const int64_t share =
         std::max<int64_t>(1, largest_vocabulary_share(layer.first, columns, layer.tp.rank()));
     rows_ = std::min(ops::loss_chunk_rows(share, tape.stream().target()),
                      std::max<int64_t>(labelled, 1));
     x_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.x");
+    adapted_TH_ = ops::low_rank_input(layer.adapter, tape, x_TH);
+    adapted_CH_ = drops() ? scratch(x_CH_.shape(), x_TH.dtype(), "head.adapter's x") : x_CH_;
     values_C_ = scratch({rows_}, sums_, "head.values");
     weights_C_ = scratch({rows_}, sums_, "head.weights");
     logits_CV_ = chunk_of_logits(sums_, "head.logits");
-    if (!backward) return;
-    dlogits_CV_ = x_TH.dtype() != sums_ || capped_ ? chunk_of_logits(x_TH.dtype(), "head.dlogits")
-                                                   : logits_CV_;
-    exponentials_CV_ = capped_ ? chunk_of_logits(sums_, "head.exponentials") : logits_CV_;
+    if (computes == Computes::values) return;
+    const DType type = computes == Computes::entropies ? sums_ : x_TH.dtype();
+    dlogits_CV_ = type != sums_ || dense_ ? chunk_of_logits(type, "head.dlogits") : logits_CV_;
+    exponentials_CV_ = dense_ ? chunk_of_logits(sums_, "head.exponentials") : logits_CV_;
+    if (computes == Computes::entropies) return;
     dx_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.dx");
+    adapted_dx_CH_ = drops() ? scratch(x_CH_.shape(), x_TH.dtype(), "head.adapter's dx") : dx_CH_;
   }
 
   // Log-probabilities [T].
@@ -54,9 +60,33 @@ class ChunkedHead {
     table.fill({.out = out_T, .value = 0}, tape_.stream());
     table.fill({.out = weights_C_, .value = 1}, tape_.stream());
     for_each_chunk([&](int64_t begin, int64_t count) {
-      const Tensor loss = losses_of(begin, count, {});
+      const Tensor loss = losses_of(begin, logits_of(begin, count), {}, layer_.soft_cap);
       table.scale({.factor = -1, .x = loss, .out = loss}, tape_.stream());
       put(loss.view({count, 1}), begin, out_T.view({out_T.size(0), 1}));
+    });
+  }
+
+  // Entropies [R]. That of a token is its loss less the sum of the loss's gradient with respect to
+  // the logits times these.
+  void entropies(const Tensor& out_R) {
+    const kernels::Table& table = tape_.kernels();
+    const Tensor sums_C = scratch({rows_}, sums_, "head.sums");
+    table.fill({.out = weights_C_, .value = 1}, tape_.stream());
+    for_each_chunk([&](int64_t begin, int64_t count) {
+      const Tensor logits = logits_of(begin, count), dlogits = dlogits_CV_.slice(0, 0, count),
+                   sums = sums_C.slice(0, 0, count);
+      if (layer_.soft_cap > 0)
+        table.soft_cap({.cap = layer_.soft_cap, .x = logits, .out = logits}, tape_.stream());
+      const Tensor loss = losses_of(begin, logits, dlogits, 0);
+      table.scale_rows_backward({.x = logits,
+                                 .factors = weights_C_.slice(0, 0, count),
+                                 .dout = dlogits,
+                                 .dx = dlogits,
+                                 .dfactors = sums},
+                                tape_.stream());
+      if (!alone(layer_.tp.group)) sum_in_place(tape_, sums, *layer_.tp.group, "entropies");
+      table.scale({.factor = -1, .x = sums, .out = sums}, tape_.stream());
+      table.add({.a = loss, .b = sums, .out = out_R.slice(0, begin, count)}, tape_.stream());
     });
   }
 
@@ -64,17 +94,18 @@ class ChunkedHead {
   void backward(const Tensor& dout_T, const Tensor& dx_TH) {
     const kernels::Table& table = tape_.kernels();
     if (dx_TH.defined()) table.fill({.out = dx_TH, .value = 0}, tape_.stream());
+    ops::LowRankInputGradient adapted_dx(layer_.adapter, tape_, dx_TH);
     for_each_chunk([&](int64_t begin, int64_t count) {
       const Tensor weights = weights_C_.slice(0, 0, count),
                    dlogits = dlogits_CV_.slice(0, 0, count);
       take(dout_T.view({dout_T.size(0), 1}), begin, weights.view({count, 1}));
       table.scale({.factor = -1, .x = weights, .out = weights}, tape_.stream());
-      losses_of(begin, count, dlogits);
+      losses_of(begin, logits_of(begin, count), dlogits, layer_.soft_cap);
       const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
       if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_low_rank_gradients(layer_.adapter, tape_, inner_, dlogits, x_CH_.slice(0, 0, count),
-                                  dx);
+      add_adapter_gradients(count, dlogits, dx);
       if (dx.defined()) put(dx, begin, dx_TH);
+      if (dx.defined() && drops()) put(adapted_dx_CH_.slice(0, 0, count), begin, adapted_dx.sum());
       if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
         table.gemm({.a = dlogits,
                     .b = x_CH_.slice(0, 0, count),
@@ -84,9 +115,20 @@ class ChunkedHead {
                    tape_.stream());
       }
     });
+    adapted_dx.finish();
   }
 
  private:
+  bool drops() const { return ops::drops(layer_.adapter, tape_); }
+
+  // Adds the gradient of the adapter's input to dx, or writes it to adapted_dx_CH_.
+  void add_adapter_gradients(int64_t count, const Tensor& dlogits, const Tensor& dx) {
+    const Tensor own = dx.defined() ? adapted_dx_CH_.slice(0, 0, count) : Tensor();
+    if (own.defined() && drops()) tape_.kernels().fill({.out = own, .value = 0}, tape_.stream());
+    ops::add_low_rank_gradients(layer_.adapter, tape_, inner_, dlogits,
+                                adapted_CH_.slice(0, 0, count), own);
+  }
+
   template <class F>
   void for_each_chunk(F&& f) {
     const int64_t labelled = tokens_.rows.elements();
@@ -98,7 +140,7 @@ class ChunkedHead {
     return Tensor::empty(tape_.stream().scratch(), shape, type, label);
   }
   Tensor chunk_of_logits(DType type, const char* label) {
-    return ops::loss_chunk(tape_.stream(), rows_, weight_.value().size(0), type, capped_, label);
+    return ops::loss_chunk(tape_.stream(), rows_, weight_.value().size(0), type, dense_, label);
   }
 
   // Copies the rows of labelled tokens [begin, begin + count) from x [T,N] to out [count,N]; empty
@@ -115,22 +157,29 @@ class ChunkedHead {
                              tape_.stream());
   }
 
-  // Cross entropy [count] of labelled tokens [begin, begin + count), and if `dlogits` is defined,
-  // the gradient of its sum weighted with weights_C_.
-  Tensor losses_of(int64_t begin, int64_t count, const Tensor& dlogits) {
-    const Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count);
+  // Logits of labelled tokens [begin, begin + count), not capped.
+  Tensor logits_of(int64_t begin, int64_t count) {
+    Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count);
     take(x_TH_, begin, x);
     tape_.kernels().gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true},
                          tape_.stream());
-    inner_ = ops::add_low_rank(tape_, layer_.adapter, x, logits);
+    const Tensor adapted = adapted_CH_.slice(0, 0, count);
+    if (drops()) take(adapted_TH_, begin, adapted);
+    inner_ = ops::add_low_rank(tape_, layer_.adapter, adapted, logits);
+    return logits;
+  }
+
+  // Cross entropy of the labelled tokens from `begin` on that have these logits, and if `dlogits`
+  // is defined, the gradient of its sum weighted with weights_C_.
+  Tensor losses_of(int64_t begin, const Tensor& logits, const Tensor& dlogits, double soft_cap) {
+    const int64_t count = logits.size(0);
     LogitChunk chunk{.logits = logits,
                      .labels = tokens_.labels.slice(0, begin, count),
                      .weights = weights_C_.slice(0, 0, count),
                      .loss = values_C_.slice(0, 0, count),
                      .dlogits = dlogits};
     if (dlogits.defined()) chunk.exponentials = exponentials_CV_.slice(0, 0, count);
-    chunk_losses(tape_, chunk, layer_.first, layer_.soft_cap, layer_.tp,
-                 "log_probabilities, stats");
+    chunk_losses(tape_, chunk, layer_.first, soft_cap, layer_.tp, "log_probabilities, stats");
     return chunk.loss;
   }
 
@@ -140,11 +189,12 @@ class ChunkedHead {
   const OutputLayer& layer_;
   const Tensor& x_TH_;
   DType sums_;
-  bool capped_;
+  bool dense_;    // chunks of logits have no padding between rows
   int64_t rows_;  // of a chunk
   Tensor x_CH_, values_C_, weights_C_, logits_CV_;
-  Tensor dlogits_CV_, exponentials_CV_, dx_CH_;  // for backward
-  std::vector<Tensor> inner_;                    // of the adapter, for the last chunk
+  Tensor adapted_TH_, adapted_CH_;  // what the adapter multiplies, and a chunk of it
+  Tensor dlogits_CV_, exponentials_CV_, dx_CH_, adapted_dx_CH_;  // for backward
+  std::vector<Tensor> inner_;  // of the adapter, for the last chunk
 };
 
 // The rows of all tokens, from those between the matrix products.
@@ -162,7 +212,7 @@ void log_probabilities_dgrad(Backward& backward) {
     dx_TH = Tensor::empty(tape.runtime().arena(partial_memory(layer.tp)), x_TH.shape(),
                           x_TH.dtype(), "log_probabilities.dx");
   const LabelledTokens tokens{backward.saved(1), backward.saved(2)};
-  ChunkedHead(tape, backward.weight(0), tokens, layer, x_TH, true)
+  ChunkedHead(tape, backward.weight(0), tokens, layer, x_TH, ChunkedHead::Computes::gradients)
       .backward(backward.gradient(0), dx_TH);
   if (!dx_TH.defined()) return;
   if (!alone(layer.tp.group)) {
@@ -183,7 +233,7 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
   const Tensor x_TH = all_rows(tape, x.value, tp);
   const Tensor out_T =
       tape.empty({x_TH.size(0)}, kernels::accumulator(x_TH.dtype()), "log_probabilities");
-  ChunkedHead(tape, weight, tokens, layer, x_TH, false).forward(out_T);
+  ChunkedHead(tape, weight, tokens, layer, x_TH, ChunkedHead::Computes::values).forward(out_T);
   Node node{.name = "token_log_probabilities",
             .inputs = {x.id},
             .saved = {x.value, tokens.rows, tokens.labels},
@@ -192,6 +242,17 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
   ops::for_each_weight(adapter, [&](const Weight& w) { node.weights.push_back(w); });
   node.attributes = layer;
   return tape.record_one(std::move(node), out_T);
+}
+
+Tensor token_entropies(Tape& tape, const Tensor& x, const Weight& weight, int64_t first,
+                       const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap,
+                       const ops::LowRank& adapter) {
+  const OutputLayer layer{first, soft_cap, tp, adapter};
+  const Tensor x_TH = all_rows(tape, x, tp);
+  Tensor out_R =
+      tape.empty({tokens.rows.elements()}, kernels::accumulator(x_TH.dtype()), "entropies");
+  ChunkedHead(tape, weight, tokens, layer, x_TH, ChunkedHead::Computes::entropies).entropies(out_R);
+  return out_R;
 }
 
 }  // namespace megatron::parallel

@@ -24,4 +24,11 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
                             const LabelledTokens& tokens, const TensorParallel& tp,
                             double soft_cap = 0, const ops::LowRank& adapter = {});
 
+// Entropies of softmax(x w^T) of the labelled tokens, f32 (f64) [R], the same on all ranks; of an
+// empty row any number. x [T,H] (with divided tokens [T/n,H]), other arguments as above. Not an op:
+// nothing is recorded, the tape only computes.
+Tensor token_entropies(Tape& tape, const Tensor& x, const Weight& weight, int64_t first,
+                       const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap = 0,
+                       const ops::LowRank& adapter = {});
+
 }  // namespace megatron::parallel

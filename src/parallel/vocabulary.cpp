@@ -69,6 +69,8 @@ class DividedLoss {
     if (tape_.recording() && (type_ != sums_ || capped)) dlogits_CV_ = chunk(type_, "loss.dlogits");
     if (tape_.recording() && capped) exponentials_CV_ = chunk(sums_, "loss.exponentials");
     const auto pending = std::make_shared<PendingSum>();
+    adapted_TH_ = ops::low_rank_input(adapter_, tape_, x_TH_);
+    ops::LowRankInputGradient adapted_dx(adapter_, tape_, dx_TH_);
     for (int64_t begin = 0; begin < tokens_; begin += rows) {
       const int64_t count = std::min(rows, tokens_ - begin);
       const std::vector<Tensor> inner = form_loss(begin, count);
@@ -77,11 +79,12 @@ class DividedLoss {
       const Tensor dx = needs_dx_ ? dx_TH_.slice(0, begin, count) : Tensor();
       if (needs_dx_)
         tape_.kernels().gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_low_rank_gradients(adapter_, tape_, inner, dlogits, x_TH_.slice(0, begin, count),
-                                  dx);
-      if (needs_dx_) {
-        if (begin + count == tokens_)
-          pending->begin(tape_, dx_TH_, tp_, "vocabulary_loss, gradient");
+      ops::add_low_rank_gradients(adapter_, tape_, inner, dlogits,
+                                  adapted_TH_.slice(0, begin, count),
+                                  needs_dx_ ? adapted_dx.sum().slice(0, begin, count) : Tensor());
+      if (needs_dx_ && begin + count == tokens_) {
+        adapted_dx.finish();
+        pending->begin(tape_, dx_TH_, tp_, "vocabulary_loss, gradient");
       }
       if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
         tape_.kernels().gemm({.a = dlogits,
@@ -111,7 +114,7 @@ class DividedLoss {
                           .transpose_b = true},
                          stream);
     std::vector<Tensor> inner =
-        ops::add_low_rank(tape_, adapter_, x_TH_.slice(0, begin, count), logits);
+        ops::add_low_rank(tape_, adapter_, adapted_TH_.slice(0, begin, count), logits);
     LogitChunk chunk{.logits = logits,
                      .labels = labels,
                      .weights = weights,
@@ -133,7 +136,7 @@ class DividedLoss {
   int64_t tokens_;
   DType type_, sums_;
   bool needs_dx_;
-  Tensor x_TH_, dx_TH_, loss_T_, logits_CV_, exponentials_CV_, dlogits_CV_;
+  Tensor x_TH_, adapted_TH_, dx_TH_, loss_T_, logits_CV_, exponentials_CV_, dlogits_CV_;
 };
 
 }  // namespace

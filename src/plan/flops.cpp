@@ -1,20 +1,63 @@
 #include "plan/flops.h"
 
 #include "plan/megatron_flops.h"
+#include "plan/recorder.h"
 
 namespace megatron::plan {
 
-std::vector<FlopCount> step_flops(const models::Model& model, int64_t padded_vocabulary,
-                                  int64_t sequences, int64_t length) {
+double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length) {
+  for (parallel::ParameterSpec* placed : whole.parameters()) {
+    Parameter& p = placed->parameter;
+    for (Parameter::Use& use : p.uses)
+      if (p.trainable)
+        use = {.grad = Tensor::empty(meta.arena(MemoryClass::gradients), p.value.shape(),
+                                     kernels::accumulator(p.value.dtype()), p.name)};
+  }
+  const auto made = [&](int64_t count, DType type) {
+    return Tensor::empty(meta.arena(MemoryClass::activations), {count}, type, "flops.batch");
+  };
+  nn::Batch batch{.layout = {.sequences = 1, .length = length}};
+  const DType type = kernels::accumulator(whole.parameters()[0]->parameter.value.dtype());
+  batch.tokens = batch.labels = batch.positions = made(length, DType::i32);
+  batch.loss_weights = batch.targets = made(length, type);
+  batch.sample_ids = made(1, DType::i64);
+  Recorder recorder;
+  meta.stream().watch(&recorder);
+  Tape tape(meta);
+  models::head_loss(whole, tape, models::forward(whole, tape, {}, batch, models::Phase::train),
+                    batch);
+  tape.backward();
+  meta.stream().watch(nullptr);
+  double flops = 0;
+  for (const WorkItem& item : recorder.take().kernels) {
+    const auto calls = static_cast<double>(item.calls);
+    const bool forward = item.kernel == "attention";
+    if (!forward && item.kernel != "attention_backward") {
+      flops += calls * item.cost.flops;
+      continue;
+    }
+    // Attention counts half of each token's pair with itself, and not the scores that backward
+    // computes again.
+    const Shape &q = item.operands.at(0).shape, &v = item.operands.at(2).shape;
+    const auto key = static_cast<double>(q[3]), value = static_cast<double>(v[3]),
+               rows = static_cast<double>(q[0] * q[1] * q[2]);
+    const double executed = forward ? key + value : 3 * key + 2 * value,
+                 counted = (forward ? 1 : 2) * (key + value);
+    flops += calls * (item.cost.flops * counted / executed - rows * counted);
+  }
+  return flops;
+}
+
+std::vector<FlopCount> step_flops(const models::Model& model, double of_sequence,
+                                  int64_t padded_vocabulary, int64_t sequences, int64_t length) {
   const MegatronShape shape = megatron_shape(model->facts(), padded_vocabulary);
   const Tokens tokens = Tokens::alike(sequences, length);
   const auto megatron = [&](Attention attention) {
     return megatron_flops(shape, attention).total(tokens);
   };
-  return {
-      {std::string(kModelFlops), static_cast<double>(sequences) * model->training_flops(length)},
-      {std::string(kMegatronFlops), megatron(Attention::causal)},
-      {std::string(kMegatronFullAttentionFlops), megatron(Attention::full)}};
+  return {{std::string(kModelFlops), static_cast<double>(sequences) * of_sequence},
+          {std::string(kMegatronFlops), megatron(Attention::causal)},
+          {std::string(kMegatronFullAttentionFlops), megatron(Attention::full)}};
 }
 
 }  // namespace megatron::plan

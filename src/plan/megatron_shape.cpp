@@ -80,6 +80,14 @@ MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_voc
   s.swiglu = feed_forward.gated && feed_forward.activation != kernels::Activation::quick_gelu;
   s.group_query_attention = attention.key_heads != attention.heads;
   s.num_query_groups = attention.key_heads;
+  if (const auto& latent = attention.latent) {
+    s.multi_latent_attention = true;
+    if (latent->query_rank > 0) s.q_lora_rank = latent->query_rank;
+    s.kv_lora_rank = latent->rank;
+    s.qk_head_dim = attention.head_size - latent->rotated;
+    s.qk_pos_emb_head_dim = latent->rotated;
+    s.v_head_dim = latent->value_size;
+  }
   s.untie_embeddings_and_output_weights = !model.tied;
   s.add_bias_linear = feed_forward.bias;
   s.rms_norm = model.rms_norm;

@@ -17,11 +17,12 @@ using checkpoint::CheckpointDirectory;
 
 // The checkpoint of one step, verified by all processes; null, with a warning, if it is not intact.
 std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
+                                                      const std::string& base,
                                                       comm::Group& processes, Runtime& runtime) {
   std::shared_ptr<const CheckpointDirectory> directory;
   std::string problem;
   try {
-    directory = std::make_shared<const CheckpointDirectory>(path);
+    directory = std::make_shared<const CheckpointDirectory>(path, base);
     directory->verify(runtime.pool(), processes.rank(), processes.size());
   } catch (const Error& error) {
     problem = error.what();
@@ -103,7 +104,7 @@ std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
 }
 
 StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool weights_only,
-                                  comm::Group& processes, int threads) {
+                                  comm::Group& processes, int threads, const std::string& base) {
   if (!s.load) return {};
   const std::string& path = *s.load;
   if (weights_only && is_model(path)) {
@@ -143,7 +144,7 @@ StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool we
     const double begin = now_seconds();
     const std::string directory = folder.iteration_path(step);
     refuse_newer(directory);
-    const auto checkpoint = open_whole(directory, processes, runtime);
+    const auto checkpoint = open_whole(directory, base, processes, runtime);
     if (checkpoint == nullptr) continue;
     if (step != steps.front())
       log::warning("the run resumes from step {}, not from step {}", step, steps.front());

@@ -33,8 +33,10 @@ std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 // before it is used; if none is intact, throws Error. If there is no checkpoint yet, returns
 // nothing and logs it, or throws Error with --exit-on-missing-checkpoint. weights_only: for
 // --finetune; --load may then be a Hugging Face directory. processes: those of the run; each
-// verifies its share, and all choose the same checkpoint.
+// verifies its share, and all choose the same checkpoint. base: where the base model of an adapter
+// is; "": where its checkpoint says.
 StartingPoint find_starting_point(const settings::CheckpointSettings& settings, bool weights_only,
-                                  comm::Group& processes, int threads);
+                                  comm::Group& processes, int threads,
+                                  const std::string& base = {});
 
 }  // namespace megatron::resume

@@ -160,7 +160,9 @@ Json TrainerState::to_json() const {
                     {"data", data},
                     {"train_iters", train_iters},
                     {"layout", layout}};
+  if (!examples.is_null()) json.emplace_back("examples", examples);
   if (!reference.empty()) json.emplace_back("reference", reference);
+  if (!base.empty()) json.emplace_back("base", base);
   if (!gemm_tuning.is_null()) json.emplace_back("gemm_tuning", gemm_tuning);
   if (loss_scale)
     json.emplace_back("loss_scale", Json::Object{{"value", loss_scale->value},
@@ -204,7 +206,9 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
                         .style = schedule.style("weight_decay_incr_style", kDecayStyles)};
   if (json.contains("settings")) state.settings = in.object("settings");
   if (json.contains("train_iters")) state.train_iters = in.count("train_iters");
+  if (json.contains("examples")) state.examples = in.object("examples");
   if (json.contains("reference")) state.reference = in.text("reference");
+  if (json.contains("base")) state.base = in.text("base");
   if (json.contains("gemm_tuning")) state.gemm_tuning = in.object("gemm_tuning");
   state.data = in.object("data");
   state.layout = in.object("layout");

@@ -40,7 +40,11 @@ struct TrainerState {
   Json data;
   int64_t train_iters = 0;  // length of the run without --extend-to-iters; 0: an older checkpoint
   Json layout;              // layout of the ranks that saved; informative only
-  std::string reference;    // fingerprint of the reference model's weights; "": the run has none
+  // Fingerprints of the files with the training examples by path, in their order; null: the run
+  // reads no such files.
+  Json examples;
+  std::string reference;  // fingerprint of the reference model's weights; "": the run has none
+  std::string base;       // fingerprint of the model that an adapter belongs to; "": no adapter
   // Choices of --gemm-tuning on, as training/gemm_choices.h writes them; else null.
   Json gemm_tuning;
 

@@ -9,13 +9,16 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "corpus/batch.h"
 #include "kernels/table.h"
 #include "parallel/layer_layout.h"
 #include "parallel/placement.h"
+#include "training/reference_pass.h"
 
 namespace megatron::selftest {
 
 struct MatrixRow;
+enum class MatrixTask { next_tokens, objective, rewards, adapters, preferences };
 
 struct Environment {
   // Kernels of forward and backward on a device; null: the device's own.
@@ -29,6 +32,14 @@ struct Environment {
   std::function<void(std::span<const parallel::Shard>,
                      std::span<const parallel::ModelPart> virtual_stages)>
       place = [](std::span<const parallel::Shard>, std::span<const parallel::ModelPart>) {};
+  // The reference of preferences that adapters are trained on, the model without them.
+  std::function<std::unique_ptr<training::ReferenceSource>(training::TrainedModel&, DType)>
+      reference = [](training::TrainedModel& trained, DType type) {
+        return std::make_unique<training::BaseReference>(trained, type);
+      };
+  // Changes whole sequences of preferences on the `samples`-th of the ranks with samples of their
+  // own.
+  std::function<void(int samples, corpus::HostBatch&)> pairs = [](int, corpus::HostBatch&) {};
 };
 
 // A deliberate fault, which changes the computation at one point and is caught by one of the checks
@@ -41,11 +52,11 @@ struct Fault {
   // layouts with one rank, cannot detect the fault.
   std::function<bool(const MatrixRow&)> in_row;
   std::function<Environment()> environment;
-  bool of_adapters = false;
+  MatrixTask task = MatrixTask::next_tokens;  // of the rows
 };
 const std::vector<Fault>& faults();
-// True if a row of next tokens, or of adapters for a fault of these, shows the fault; other tasks
-// do not make all calls that faults change.
+// True if a row of the fault's task shows the fault; other tasks do not make all calls that faults
+// change.
 bool comes_to(const Fault& fault, const MatrixRow& row);
 std::vector<std::string> fault_names();
 // Throws Error for an unknown name.

@@ -8,6 +8,7 @@
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
+#include "selftest/preferences.h"
 
 namespace megatron::selftest {
 namespace {
@@ -26,6 +27,14 @@ double rate_of(optim::Method method) {
     default: return 1e-3;
   }
 }
+
+// References of batches do not read their data set.
+class NoSamples final : public data::Dataset {
+ public:
+  int64_t size() const override { return 0; }
+  void read(int64_t, data::Sample&) const override {}
+  void read_filler(data::Sample&) const override {}
+};
 
 double rms(const TensorMap& tensors) {
   double squares = 0, elements = 0;
@@ -122,7 +131,8 @@ struct Experiment::Trial {
 Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
                        settings::LossScope scope, int64_t sequences, int64_t length,
                        const Environment& environment,
-                       std::shared_ptr<const training::Objective> objective, bool packed)
+                       std::shared_ptr<const training::Objective> objective, bool packed,
+                       bool prefers)
     : model_(std::move(model)),
       device_(device),
       type_(type),
@@ -132,7 +142,8 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       length_(length),
       environment_(environment),
       objective_(std::move(objective)),
-      packed_(packed) {}
+      packed_(packed),
+      prefers_(prefers) {}
 
 std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
                                                    const parallel::Ranks& ranks, int step) const {
@@ -140,7 +151,12 @@ std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
   const int64_t share = sequences_ / layout.dp,
                 begin = step * sequences_ + ranks.samples().rank() * share;
   for (int64_t i = 0; i < share; i += layout.micro_batch) {
-    batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_, packed_));
+    batches.push_back(
+        random_batch(model_, begin + i, layout.micro_batch, length_, packed_ && !prefers_));
+    if (prefers_) {
+      mark_preferences(batches.back());
+      environment_.pairs(ranks.samples().rank(), batches.back());
+    }
     corpus::keep_tokens(batches.back(), ranks.tokens(layout.micro_batch, length_));
   }
   return batches;
@@ -153,14 +169,20 @@ void Experiment::train(const Layout& layout, comm::Group& world, optim::Method m
   training::TrainStep& step = trial.model.step;
   const parallel::Ranks& ranks = trial.model.ranks;
   const bool sgd = method == optim::Method::sgd;
+  const auto reference = prefers_ ? environment_.reference(trial.model, type_) : nullptr;
+  const auto batches_of = [&](int k) {
+    std::vector<corpus::HostBatch> filled = batches(layout, ranks, k);
+    if (reference != nullptr) reference->fill(NoSamples(), filled);
+    return filled;
+  };
   if (sgd) {
     double divisor = 1;
-    step.accumulate(batches(layout, ranks, 0), divisor);
+    step.accumulate(batches_of(0), divisor);
     gradients.add(
         step.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
   }
   for (int k = 0; k < kSteps; ++k) {
-    const training::StepReport report = step.run(batches(layout, ranks, k), {rate_of(method), 0.1});
+    const training::StepReport report = step.run(batches_of(k), {rate_of(method), 0.1});
     if (world.rank() != 0) continue;
     outcome.losses[method].push_back(report.loss);
     outcome.gradient_norms.push_back(report.gradient_norm);

@@ -58,11 +58,13 @@ class Experiment {
  public:
   // weights: type to which initial parameters are rounded; they are held in the type of the
   // computation. sequences: per step. environment is borrowed; objective: null: the mean loss of
-  // the next tokens. packed: as for random_batch().
+  // the next tokens. packed: as for random_batch(). prefers: batches have pairs of completions
+  // (preferences.h), and the values of environment.reference().
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              settings::LossScope scope, int64_t sequences, int64_t length,
              const Environment& environment,
-             std::shared_ptr<const training::Objective> objective = nullptr, bool packed = false);
+             std::shared_ptr<const training::Objective> objective = nullptr, bool packed = false,
+             bool prefers = false);
 
   // Computes the gradients of the first batch, then kSteps of SGD, and kSteps of each other method.
   Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
@@ -84,7 +86,7 @@ class Experiment {
   int64_t sequences_, length_;
   const Environment& environment_;
   std::shared_ptr<const training::Objective> objective_;
-  bool packed_;
+  bool packed_, prefers_;
 };
 
 // tensor_metric of each tensor (base/tolerances.h).

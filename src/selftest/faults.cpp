@@ -9,6 +9,7 @@
 #include "selftest/environment.h"
 #include "selftest/layout_matrix.h"
 #include "selftest/passing_group.h"
+#include "selftest/preferences.h"
 
 namespace megatron::selftest {
 namespace {
@@ -317,6 +318,49 @@ Environment with_scale_doubled_by_tp() {
   return environment;
 }
 
+// The model without its adapter, as it is in training. Of models that are one stage.
+class DroppingReference final : public training::ReferenceSource {
+ public:
+  DroppingReference(training::TrainedModel& trained, DType type) : trained_(trained), type_(type) {}
+
+  void fill(const data::Dataset&, std::span<corpus::HostBatch> micro_batches) override {
+    const models::Stage& stage = trained_.parts.whole();
+    for (corpus::HostBatch& host : micro_batches) {
+      corpus::DeviceBatch device(trained_.runtime, type_);
+      const nn::Batch& batch = device.fill(host, stage.model(), settings::LossScope::token);
+      device.list_labelled(host);
+      Tape tape(trained_.runtime, Tape::Mode::infer);
+      tape.leave_out_adapters();
+      tape.listen(static_cast<SpanListener*>(&trained_.step.data_parallel()));
+      const Bundle out = models::forward(stage, tape, {}, batch, models::Phase::train);
+      const Tensor values = models::head_objective_values(stage, tape, out, batch).value;
+      corpus::set_reference(
+          host, training::values_of_sequences(values, host, trained_.ranks.modules().context,
+                                              trained_.runtime));
+    }
+  }
+
+ private:
+  training::TrainedModel& trained_;
+  DType type_;
+};
+
+Environment with_dropping_reference() {
+  Environment environment;
+  environment.reference = [](training::TrainedModel& trained, DType type) {
+    return std::make_unique<DroppingReference>(trained, type);
+  };
+  return environment;
+}
+
+Environment with_swapped_pairs() {
+  Environment environment;
+  environment.pairs = [](int samples, corpus::HostBatch& batch) {
+    if (samples == 1) swap_preferences(batch);
+  };
+  return environment;
+}
+
 bool divides_matrices(const MatrixRow& row) { return row.layout.tp > 1; }
 
 // Ranks among which gradients are reduced first, and what is sharded is divided.
@@ -452,18 +496,27 @@ const std::vector<Fault>& faults() {
        with_group<Changed<counts_of_own_rank>>},
       {"adapter-scale-doubled-by-tp",
        "an adapter that tensor-parallel ranks divide has twice its scale", false, divides_matrices,
-       with_scale_doubled_by_tp, true},
+       with_scale_doubled_by_tp, MatrixTask::adapters},
       {"unreduced-adapter-gradient",
        "the gradients of the matrices A of adapters, of which each tensor-parallel rank has a "
        "part, are not summed",
-       false, divides_matrices, with_group<Changed<unreduced<kPartial>>>, true},
+       false, divides_matrices, with_group<Changed<unreduced<kPartial>>>, MatrixTask::adapters},
+      {"reference-with-dropout",
+       "the reference model of preferences, which is the model without its adapter, has dropout",
+       false,
+       [](const MatrixRow& row) { return row.model == 1 && row.layout.pipeline.stages == 1; },
+       with_dropping_reference, MatrixTask::preferences},
+      {"swapped-preferences",
+       "the second of the ranks with samples of their own takes rejected completions for chosen "
+       "ones, and vice versa",
+       false, [](const MatrixRow& row) { return row.layout.dp > 1; }, with_swapped_pairs,
+       MatrixTask::preferences},
   };
   return all;
 }
 
 bool comes_to(const Fault& fault, const MatrixRow& row) {
-  return row.task == (fault.of_adapters ? MatrixTask::adapters : MatrixTask::next_tokens) &&
-         fault.in_row(row);
+  return row.task == fault.task && fault.in_row(row);
 }
 
 std::vector<std::string> fault_names() {

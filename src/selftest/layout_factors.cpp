@@ -228,8 +228,9 @@ class Rules {
       size_t at = 0;
       bool open = false;
       for (const Axis axis : rule.axes) {
-        open |= row[axis] == kOpen;
-        at = at * layout_factors()[axis].values.size() + static_cast<size_t>(row[axis]);
+        open = row[axis] == kOpen;
+        if (open) break;
+        at = at * counts_[axis] + static_cast<size_t>(row[axis]);
       }
       if (open) continue;
       auto& known = rule.known[at];
@@ -243,7 +244,7 @@ class Rules {
   void add(std::vector<Axis> axes, std::string (LayoutCheck::*check)() const,
            std::vector<std::pair<Axis, int>> given = {}) {
     size_t size = 1;
-    for (const Axis axis : axes) size *= layout_factors()[axis].values.size();
+    for (const Axis axis : axes) size *= counts_[axis];
     rules_.push_back({std::move(axes), check, std::move(given), {}});
     rules_.back().known.resize(size);
   }
@@ -255,7 +256,14 @@ class Rules {
     return (LayoutCheck(alone, limits_).*rule.check)();
   }
 
+  static std::vector<size_t> counts() {
+    std::vector<size_t> counts;
+    for (const Factor& factor : layout_factors()) counts.push_back(factor.values.size());
+    return counts;
+  }
+
   const LayoutLimits limits_;
+  const std::vector<size_t> counts_ = counts();  // of values, by axis
   std::vector<Rule> rules_;
 };
 

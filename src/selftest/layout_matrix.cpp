@@ -11,6 +11,7 @@
 #include "models/adapters/lora_config.h"
 #include "post_training/reward.h"
 #include "selftest/layout_factors.h"
+#include "selftest/preferences.h"
 #include "selftest/toy_objective.h"
 
 namespace megatron::selftest {
@@ -121,29 +122,53 @@ MatrixRow uneven_buckets() {
                      .bucket_elements = 500}};
 }
 
+// A model with dropout that one stage holds.
+MatrixRow preferences_of_one_stage() {
+  return {.model = kGpt2,
+          .packed = true,
+          .task = MatrixTask::preferences,
+          .layout = {.tp = 2, .dp = 2, .sequence = true, .micro_batch = 2}};
+}
+
 std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
   switch (task) {
     case MatrixTask::next_tokens:
     case MatrixTask::adapters: return nullptr;
     case MatrixTask::objective: return std::make_shared<const SquaredSequenceLoss>();
     case MatrixTask::rewards: return std::make_shared<const post_training::RewardObjective>(0.02);
+    case MatrixTask::preferences: return std::make_shared<const ComparedPreferences>();
   }
   MG_ASSERT(false);
 }
 
-// Adapters of all matrices but the head, of two ranks and two scales, with the biases; `saved`, the
-// module that scores the vocabulary, is trained whole.
-models::LoraConfig matrix_adapters(std::string saved) {
+// Adapters of all matrices but the head, of two ranks and two scales, with dropout where there are
+// no experts. Without preferences, whose reference is the model itself, the biases and a table of
+// tokens or the output layer are trained, too.
+models::LoraConfig matrix_adapters(const MatrixRow& row) {
   using models::NamePattern;
-  models::LoraConfig config{.rank = 4,
-                            .alpha = 6,
-                            .bias = models::LoraBias::all,
-                            .all_linear = true,
-                            .modules_to_save = {std::move(saved)}};
-  for (const char* name : {"k_proj", "up_proj", "c_fc"})
+  models::LoraConfig config{
+      .rank = 4, .alpha = 6, .dropout = row.model == kExperts ? 0 : 0.25, .all_linear = true};
+  if (row.task == MatrixTask::adapters) {
+    config.bias = models::LoraBias::all;
+    config.modules_to_save = {row.model == kGpt2      ? "wte"
+                              : row.model == kExperts ? "embedding"
+                                                      : "lm_head"};
+  }
+  const auto rank = [&](const char* name) {
     config.rank_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 3);
-  for (const char* name : {"v_proj", "up_proj"})
+  };
+  const auto alpha = [&](const char* name) {
     config.alpha_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 2);
+  };
+  if (row.model == kGpt2) {
+    rank("c_fc");
+  } else if (row.model == kExperts) {
+    rank("down");
+    alpha("up");
+  } else {
+    for (const char* name : {"k_proj", "up_proj"}) rank(name);
+    for (const char* name : {"v_proj", "up_proj"}) alpha(name);
+  }
   return config;
 }
 
@@ -151,7 +176,7 @@ models::LoraConfig matrix_adapters(std::string saved) {
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
-  constexpr const char* kTasks[] = {"", "objective, ", "rewards, ", "adapters, "};
+  constexpr const char* kTasks[] = {"", "objective, ", "rewards, ", "adapters, ", "preferences, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
                      kTasks[static_cast<size_t>(task)], packed ? "packed, " : "", layout.str());
 }
@@ -169,24 +194,32 @@ LayoutMatrix::LayoutMatrix(int strength)
                      .layout = layout_of(settings)});
   }
   if (strength == 2) {
-    const std::vector<size_t> some = rows_with_every_value(covering_),
-                              adapted = rows_with_every_value(covering_, may_adapt);
-    for (const MatrixTask task :
-         {MatrixTask::objective, MatrixTask::rewards, MatrixTask::adapters}) {
-      for (const size_t i : task == MatrixTask::adapters ? adapted : some) {
+    const auto add_rows = [this](MatrixTask task, const std::function<bool(const Row&)>& may) {
+      for (const size_t i : rows_with_every_value(covering_, may)) {
         rows_.push_back(rows_[i]);
         rows_.back().task = task;
+        // Documents may begin with the same token (pack() in tiny_models.cpp).
+        if (task == MatrixTask::preferences) rows_.back().drops_tokens = false;
         rows_.back().number = static_cast<int>(rows_.size()) - 1;
       }
-    }
+    };
+    add_rows(MatrixTask::objective, {});
+    add_rows(MatrixTask::rewards, {});
+    add_rows(MatrixTask::adapters, may_adapt);
+    add_rows(MatrixTask::preferences, may_prefer);
+    rows_.push_back(preferences_of_one_stage());
+    rows_.back().number = static_cast<int>(rows_.size()) - 1;
   }
   rows_.push_back(uneven_buckets());
   rows_.back().number = static_cast<int>(rows_.size()) - 1;
 }
 
 bool LayoutMatrix::may_adapt(const Row& row) {
-  const LayoutSettings settings = layout_settings(row, kLimits);
-  return settings.model != kExperts && settings.recompute.mlp_chunks == 1;
+  return layout_settings(row, kLimits).recompute.mlp_chunks == 1;
+}
+
+bool LayoutMatrix::may_prefer(const Row& row) {
+  return may_adapt(row) && layout_settings(row, kLimits).packed;
 }
 
 std::vector<size_t> LayoutMatrix::rows_with_every_value(
@@ -241,25 +274,32 @@ struct MatrixRun::State {
   std::vector<models::Model> models;
   std::map<std::string, Outcome> known = {};  // by type and row
 
-  const Outcome& outcome(const MatrixRow& row, DeviceKind device);
+  // Without the dropout of activations and adapters, if the row has preferences.
+  const Outcome& outcome(const MatrixRow& row, DeviceKind device, bool dropout = true);
 };
 
-const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device) {
-  const std::string key = fmt::format("{} {}", name(device), row.str());
+const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device, bool dropout) {
+  const std::string key = fmt::format("{} {} {}", name(device), row.str(), dropout);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   models::Model model = models[row.drops_tokens ? kDroppingExperts : row.model];
   if (row.task == MatrixTask::rewards)
     model = model->with({.score_head = models::ScoreHead{.label_names = {"reward"}}});
-  if (row.task == MatrixTask::adapters)
-    model = model->with({.adapter = std::make_shared<const models::LoraConfig>(
-                             matrix_adapters(row.model == kGpt2 ? "wte" : "lm_head"))});
+  const bool prefers = row.task == MatrixTask::preferences;
+  if (prefers || row.task == MatrixTask::adapters) {
+    models::LoraConfig config = matrix_adapters(row);
+    if (!dropout) {
+      config.dropout = 0;
+      model = model->with({.hidden_dropout = 0, .attention_dropout = 0});
+    }
+    model = model->with({.adapter = std::make_shared<const models::LoraConfig>(std::move(config))});
+  }
   const Experiment experiment(model, device, type, type, settings::LossScope::token,
                               kLimits.sequences, kLimits.seq_length, environment,
-                              objective_of(row.task), row.packed);
+                              objective_of(row.task), row.packed, prefers);
   std::vector<optim::Method> methods = {optim::Method::sgd};
-  if (row.task != MatrixTask::adapters) methods.push_back(optim::Method::adam);
+  if (!prefers) methods.push_back(optim::Method::adam);
   return known.emplace(key, experiment.run(row.layout, methods)).first->second;
 }
 
@@ -272,6 +312,17 @@ MatrixRun::MatrixRun(const Environment& environment, Precisions precisions, Devi
 MatrixRun::~MatrixRun() = default;
 
 Report MatrixRun::run(const MatrixRow& row) {
+  const auto compare_reference = [this](const MatrixRow& row, const MatrixRow& one,
+                                        Report& report) {
+    const auto values = [this](const MatrixRow& of, bool dropout) {
+      return state_->outcome(of, DeviceKind::reference, dropout)
+          .metrics.at(std::string(ComparedPreferences::kReference));
+    };
+    const std::vector<double> found = values(row, true), expected = values(one, false);
+    for (size_t i = 0; i < expected.size(); ++i)
+      report.compare("reference log-probability", fmt::format("step {}, without dropout", i),
+                     relative_error(found.at(i), expected[i]), tolerance::kLayoutFp64);
+  };
   Report report(fmt::format("row {}: {}", row.number, row.str()));
   MatrixRow one = row;
   one.layout = {.micro_batch = 2};
@@ -289,6 +340,7 @@ Report MatrixRun::run(const MatrixRow& row) {
   const bool other_task = row.task != MatrixTask::next_tokens;
   if (state_->precisions != Precisions::fp32 || (experts && !bits) || other_task)
     against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");
+  if (row.task == MatrixTask::preferences) compare_reference(row, one, report);
   if (state_->precisions == Precisions::fp64 || other_task) return report;
   if (!experts) against(one, state_->device, tolerance::kLayoutFp32, "fp32");
   if (bits) against(same, state_->device, 0, "fp32, bit for bit");

@@ -14,17 +14,16 @@
 
 namespace megatron::selftest {
 
-enum class MatrixTask { next_tokens, objective, rewards, adapters };
-
 // A layout of up to 16 ranks. The matrix covers tensor parallel 1, 2 and 4, divided tokens, 1 to 4
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
 // grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order.
-// Rows of an objective (toy_objective.h), of a reward model and of adapters (LoRA) follow the
-// covering set: enough of its rows that every value is in one of each; adapters have no rows with
-// experts, nor with feed-forward blocks in chunks. The last row is not part of the set: TP 4 with
-// SP and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at
-// different parameters.
+// Rows of an objective (toy_objective.h), of a reward model, of adapters (LoRA) and of adapters
+// trained on preferences (DPO) follow the covering set: enough of its rows that every value is in
+// one of each; adapters have no rows with feed-forward blocks in chunks, and preferences are
+// packed; one more row of these has dropout and one stage. Models without experts have dropout of
+// adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
+// whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
   size_t model = 0;           // index: an untied Llama, a tied GPT-2, a Llama with experts
@@ -47,8 +46,9 @@ class LayoutMatrix {
   // may: of the rows, those that may be chosen, and whose values count; default: all.
   static std::vector<size_t> rows_with_every_value(const Covering& covering,
                                                    const std::function<bool(const Row&)>& may = {});
-  // True if a row's model and layout can have adapters.
+  // True if a row can have adapters, and if it can have preferences.
   static bool may_adapt(const Row& row);
+  static bool may_prefer(const Row& row);
   std::string summary() const;  // "26 layouts have all 575 pairs of values of 12 flags ..."
 
  private:
@@ -66,8 +66,9 @@ enum class Precisions { all, fp64, fp32 };
 // and data-parallel ranks without stages, sharding, recompute, overlap and offload where DESIGN's
 // rules of equal bits hold: with sharded gradients and several micro-batches sums are added in
 // another order (docs/decisions). Compared are the loss, every parameter's gradient, the norms and
-// losses of steps of SGD and its parameters, the losses of steps of AdamW (but for adapters), and
-// the model's metrics in all of them.
+// losses of steps of SGD and its parameters, the losses of steps of AdamW (but for preferences),
+// and the model's metrics in all of them. The log-probabilities of the reference model of
+// preferences are compared with those of a model that has no dropout, too.
 class MatrixRun {
  public:
   // composed: converts each model of the matrix to the one that is run; default: unchanged.

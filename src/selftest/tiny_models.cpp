@@ -46,7 +46,8 @@ void round_to(DType type, std::span<double> values) {
 }
 
 // Divides the sequences into documents. The first tokens of a sequence's documents differ, and the
-// second of each from its first: equal tokens would be equal in every layer (random_batch()).
+// second of each from its first: equal tokens would be equal in every layer (random_batch()). Every
+// second sequence ends with padding.
 void pack(corpus::HostBatch& batch, int64_t vocabulary) {
   const RandomStream documents(5, "documents");
   const int64_t length = batch.layout.length;
@@ -64,6 +65,12 @@ void pack(corpus::HostBatch& batch, int64_t vocabulary) {
       token = static_cast<int32_t>((token + 1) % vocabulary);
     batch.positions[at] = static_cast<int32_t>(t - begin);
     batch.segment_starts.push_back(static_cast<int32_t>(begin));
+    batch.sources.push_back(0);
+    if (s % 2 == 1 || t < length - 2) continue;
+    batch.positions[at] = 0;
+    batch.segment_starts[at] = static_cast<int32_t>(t);
+    batch.sources[at] = -1;
+    batch.loss_mask[at] = 0;
   }
 }
 

@@ -104,7 +104,8 @@ corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
                           .targets = part(host.targets),
                           .loss_mask = part(host.loss_mask),
                           .sample_ids = part(host.sample_ids),
-                          .segment_starts = part(host.segment_starts)};
+                          .segment_starts = part(host.segment_starts),
+                          .sources = part(host.sources)};
   for (int64_t i = 0; i < count; ++i)
     if (rank * count + i >= host.layout.sequences)
       std::fill_n(batch.loss_mask.begin() + i * host.layout.length, host.layout.length, 0);

@@ -88,6 +88,7 @@ struct PairRows {
         store->ends.push_back(std::ssize(store->ids));
       }
       store->margins.push_back(margins ? pair["margin"].as_number() : 0);
+      store->sources.add("pairs");
     }
     return store;
   }

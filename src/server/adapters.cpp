@@ -1,13 +1,43 @@
 #include "server/adapters.h"
 
+#include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "server/api_error.h"
 
 namespace megatron::server {
 
+AdapterModule read_adapter_module(const std::string& text) {
+  constexpr std::string_view kForms =
+      R"(it takes NAME=DIR or {"name": "NAME", "path": "DIR", "base_model_name": "BASE"})";
+  AdapterModule module;
+  if (!text.starts_with('{')) {
+    const size_t at = text.find('=');
+    MG_CHECK(at != text.npos && at > 0 && at + 1 < text.size(), "--lora-modules has '{}'; {}", text,
+             kForms);
+    return {.name = text.substr(0, at), .directory = text.substr(at + 1)};
+  }
+  const Json object = Json::parse(text, "--lora-modules");
+  for (const auto& [key, value] : object.as_object()) {
+    std::string* const member = key == "name"              ? &module.name
+                                : key == "path"            ? &module.directory
+                                : key == "base_model_name" ? &module.parent
+                                                           : nullptr;
+    MG_CHECK(member != nullptr, "--lora-modules has the key '{}' in {}; {}", key, text, kForms);
+    if (value.is_null() && member == &module.parent) continue;
+    MG_CHECK(value.is_string(), "--lora-modules has {} for {} in {}; {}", value.dump(), key, text,
+             kForms);
+    *member = value.as_string();
+  }
+  MG_CHECK(!module.name.empty() && !module.directory.empty(),
+           "--lora-modules has {} without {}; {}", text, module.name.empty() ? "name" : "path",
+           kForms);
+  return module;
+}
+
 Adapters::Adapters(const TextModel& base, AdapterOptions options)
     : base_(base), options_(std::move(options)) {
-  for (const auto& [name, directory] : options_.modules) load(name, directory, false);
+  for (const AdapterModule& module : options_.modules) load(module, false);
 }
 
 std::shared_ptr<const TextModel> Adapters::find(std::string_view name) const {
@@ -54,12 +84,14 @@ void Adapters::require_free(const std::string& name, bool in_place) const {
         "lora_name");
 }
 
-void Adapters::load(const std::string& name, const std::string& directory, bool in_place) {
+void Adapters::load(const AdapterModule& module, bool in_place) {
+  const std::string& name = module.name;
   require_enabled();
   const std::lock_guard one(loading_);
   require_free(name, in_place);
-  const std::shared_ptr<const inference::Adapter> adapter = options_.load(directory);
-  auto model = std::make_shared<const TextModel>(base_.with_adapter(name, adapter));
+  const std::shared_ptr<const inference::Adapter> adapter = options_.load(module.directory);
+  auto model = std::make_shared<const TextModel>(
+      base_.with_adapter(name, module.parent.empty() ? base_.name() : module.parent, adapter));
   {
     const std::lock_guard lock(mutex_);
     by_name_[name] = std::move(model);

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "server/text_model.h"
@@ -18,10 +17,18 @@ namespace megatron::server {
 using LoadAdapter =
     std::function<std::shared_ptr<const inference::Adapter>(const std::string& directory)>;
 
+struct AdapterModule {
+  std::string name, directory;
+  std::string parent;  // the base model's name in answers; "": that of the model being served
+};
+// Reads NAME=DIR, or a JSON object with name, path and base_model_name. Throws Error naming what is
+// wrong with it.
+AdapterModule read_adapter_module(const std::string& text);
+
 struct AdapterOptions {
-  LoadAdapter load;  // null: requests cannot choose adapters
-  std::vector<std::pair<std::string, std::string>> modules = {};  // names and directories at start
-  int64_t most = 8;                                               // loaded at once
+  LoadAdapter load;                         // null: requests cannot choose adapters
+  std::vector<AdapterModule> modules = {};  // loaded at start
+  int64_t most = 8;                         // loaded at once
 };
 
 // Thread-safe. A text keeps the adapter that it began with, also once the name is another one's.
@@ -37,7 +44,7 @@ class Adapters {
 
   // Throws ApiError: 404 if adapters are not enabled, 400 if the name is in use (in_place: by the
   // model itself) or too many are loaded; and what LoadAdapter throws.
-  void load(const std::string& name, const std::string& directory, bool in_place);
+  void load(const AdapterModule& module, bool in_place);
   void unload(const std::string& name);  // throws ApiError 404 without an adapter of this name
 
  private:

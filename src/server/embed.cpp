@@ -3,6 +3,7 @@
 
 #include "server/completion_request.h"
 #include "server/endpoints.h"
+#include "server/score_request.h"
 #include "tokenizers/base64.h"
 
 namespace megatron::server {
@@ -31,9 +32,11 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   if (format != "float" && format != "base64")
     p.fail("encoding_format", "is " + shown(Json(format)) + "; it must be \"float\" or \"base64\"");
   p.refuse({"dimensions"});
-  const std::vector<Prompt> inputs = read_prompts(p, "input", api.model);
+  const Truncation truncation = read_truncation(p, api.model);
+  std::vector<Prompt> inputs = read_prompts(p, "input", api.model);
   int64_t tokens = 0;
-  for (const Prompt& input : inputs) {
+  for (Prompt& input : inputs) {
+    truncation.cut(input.tokens);
     room_for_text(api.model, std::ssize(input.tokens), 0, {}, "input");
     tokens += std::ssize(input.tokens);
   }

@@ -22,15 +22,14 @@ std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens) {
 
 namespace {
 
-// parent: the model that it is an adapter of; null: none.
-Json description(const TextModel& model, const TextModel* parent = nullptr) {
+Json description(const TextModel& model) {
   Json::Object object = {{"id", model.name()},
                          {"object", "model"},
                          {"created", model.created()},
                          {"owned_by", "megatron"},
                          {"max_model_len", model.context()},
                          {"chat", model.has_chat_template()}};
-  if (parent != nullptr) object.emplace_back("parent", parent->name());
+  if (model.adapter() != nullptr) object.emplace_back("parent", model.parent());
   const std::vector<std::string>& labels = model.facts().label_names;
   if (model.scores()) object.emplace_back("labels", Json::Array(labels.begin(), labels.end()));
   return Json(std::move(object));
@@ -41,8 +40,7 @@ Json description(const TextModel& model, const TextModel* parent = nullptr) {
 HttpAnswer list_models(const Api& api, const HttpRequest&) {
   Json::Array models;
   models.push_back(description(api.model));
-  for (const auto& adapter : api.adapters.all())
-    models.push_back(description(*adapter, &api.model));
+  for (const auto& adapter : api.adapters.all()) models.push_back(description(*adapter));
   return {.body = Json(Json::Object{{"object", "list"}, {"data", std::move(models)}}).dump()};
 }
 
@@ -50,8 +48,7 @@ HttpAnswer show_model(const Api& api, const HttpRequest& request) {
   std::string_view id = request.path;  // already decoded by the HTTP server
   id.remove_prefix(std::string_view("/v1/models/").size());
   if (id.ends_with('/')) id.remove_suffix(1);
-  if (const auto adapter = api.adapters.find(id))
-    return {.body = description(*adapter, &api.model).dump()};
+  if (const auto adapter = api.adapters.find(id)) return {.body = description(*adapter).dump()};
   check_model(id, api.model);
   return {.body = description(api.model).dump()};
 }

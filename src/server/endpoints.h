@@ -31,6 +31,7 @@ HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
 HttpAnswer embed(const Api& api, const HttpRequest& request);
 HttpAnswer classify(const Api& api, const HttpRequest& request);
 HttpAnswer score_pairs(const Api& api, const HttpRequest& request);
+HttpAnswer rerank(const Api& api, const HttpRequest& request);
 HttpAnswer pool(const Api& api, const HttpRequest& request);
 HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);

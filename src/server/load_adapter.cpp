@@ -23,7 +23,7 @@ HttpAnswer load_adapter(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
   const std::string name = required(p, "lora_name"), path = required(p, "lora_path");
-  api.adapters.load(name, path, p.boolean("load_inplace").value_or(false));
+  api.adapters.load({.name = name, .directory = path}, p.boolean("load_inplace").value_or(false));
   return success(name, "added");
 }
 

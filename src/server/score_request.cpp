@@ -1,5 +1,6 @@
 #include "server/score_request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/chat_request.h"
@@ -20,16 +21,32 @@ ScoreRequest read_common(const Parameters& p, const TextModel& model) {
   ScoreRequest r;
   r.activation = read_activation(p);
   r.priority = p.integer("priority", -100, 100).value_or(0);
-  p.refuse({"truncate_prompt_tokens",
-            "dimensions",
-            "mm_processor_kwargs",
-            "cache_salt",
-            {"padding", "do_not_pad"}});
+  p.refuse({"dimensions", "mm_processor_kwargs", "cache_salt", {"padding", "do_not_pad"}});
   return r;
 }
 
-void check_lengths(const ScoreRequest& r, const TextModel& model, const char* field) {
-  for (const auto& text : r.texts) room_for_text(model, std::ssize(text), 0, {}, field);
+// Cuts the texts as the request says, and checks that the model can read them.
+void cut_texts(ScoreRequest& r, const Parameters& p, const TextModel& model, const char* field) {
+  const Truncation truncation = read_truncation(p, model);
+  for (auto& text : r.texts) {
+    truncation.cut(text);
+    room_for_text(model, std::ssize(text), 0, {}, field);
+  }
+}
+
+// The texts of pairs. field: names the second ones in errors.
+void add_pairs(ScoreRequest& r, const std::vector<std::string>& first,
+               const std::vector<std::string>& second, const Parameters& p, const TextModel& model,
+               const char* field) {
+  for (size_t i = 0; i < second.size(); ++i) {
+    std::vector<int32_t>& tokens = r.texts.emplace_back();
+    for (const std::string& text : {first[first.size() == 1 ? 0 : i], second[i]}) {
+      const std::vector<int32_t> part = model.tokenizer().encode(text, true);
+      tokens.insert(tokens.end(), part.begin(), part.end());
+    }
+    if (tokens.empty()) p.fail(field, "and its other text are both empty; give some text");
+  }
+  cut_texts(r, p, model, field);
 }
 
 // A string or a list of them.
@@ -49,7 +66,35 @@ std::vector<std::string> read_texts(const Parameters& p, const char* name) {
   return texts;
 }
 
+// The texts of documents, each of which may also be an object with its `text`.
+std::vector<std::string> read_documents(const Parameters& p) {
+  const Json* given = p.find("documents");
+  if (given == nullptr || !given->is_array()) return read_texts(p, "documents");
+  Json::Array texts = given->as_array();
+  for (Json& document : texts)
+    if (const Json* text = document.is_object() ? document.find("text") : nullptr)
+      document = Json(*text);
+  const Json list = Json::Object{{"documents", std::move(texts)}};
+  return read_texts(Parameters(list), "documents");
+}
+
 }  // namespace
+
+void Truncation::cut(std::vector<int32_t>& text) const {
+  if (tokens == 0 || std::ssize(text) <= tokens) return;
+  if (!keeps_start) text.erase(text.begin(), text.end() - tokens);
+  text.resize(static_cast<size_t>(tokens));
+}
+
+Truncation read_truncation(const Parameters& p, const TextModel& model) {
+  const std::string side = p.text("truncation_side").value_or("right");
+  if (side != "left" && side != "right")
+    p.fail("truncation_side", "is " + shown(Json(side)) + "; it must be \"left\" or \"right\"");
+  const int64_t tokens = p.integer("truncate_prompt_tokens", -1, model.context()).value_or(0);
+  if (tokens == 0 && p.find("truncate_prompt_tokens") != nullptr)
+    p.fail("truncate_prompt_tokens", "is 0; give the number of tokens to keep, or -1");
+  return {.tokens = tokens < 0 ? model.context() : tokens, .keeps_start = side == "right"};
+}
 
 ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model) {
   ScoreRequest r = read_common(p, model);
@@ -63,7 +108,7 @@ ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model) {
     for (Prompt& prompt : read_prompts(p, "input", model, special.value_or(true)))
       r.texts.push_back(std::move(prompt.tokens));
   }
-  check_lengths(r, model, chat ? "messages" : "input");
+  cut_texts(r, p, model, chat ? "messages" : "input");
   return r;
 }
 
@@ -82,15 +127,20 @@ ScoreRequest read_scored_pairs(const Parameters& p, const TextModel& model) {
   if (first.size() != 1 && first.size() != second.size())
     p.fail(names.second, fmt::format("has {} texts, but {} has {}; give one text or as many in {}",
                                      second.size(), names.first, first.size(), names.first));
-  for (size_t i = 0; i < second.size(); ++i) {
-    std::vector<int32_t>& tokens = r.texts.emplace_back();
-    for (const std::string& text : {first[first.size() == 1 ? 0 : i], second[i]}) {
-      const std::vector<int32_t> part = model.tokenizer().encode(text, true);
-      tokens.insert(tokens.end(), part.begin(), part.end());
-    }
-    if (tokens.empty()) p.fail(names.second, "and its other text are both empty; give some text");
-  }
-  check_lengths(r, model, names.second);
+  add_pairs(r, first, second, p, model, names.second);
+  return r;
+}
+
+RerankRequest read_rerank(const Parameters& p, const TextModel& model) {
+  RerankRequest r{.pairs = read_common(p, model), .documents = read_documents(p)};
+  if (const Json* query = p.find("query"); query == nullptr || !query->is_string())
+    p.fail("query",
+           query == nullptr ? "is missing" : "is " + shown(*query) + "; it must be a string");
+  add_pairs(r.pairs, {*p.text("query")}, r.documents, p, model, "documents");
+  const int64_t count = std::ssize(r.documents),
+                top = p.integer("top_n", 0, int64_t{1} << 31).value_or(0);
+  r.top = static_cast<size_t>(top == 0 ? count : std::min(top, count));
+  r.returns_documents = p.boolean("return_documents").value_or(true);
   return r;
 }
 

@@ -1,10 +1,23 @@
 // Bodies of the endpoints of models with a score head, with vLLM's fields.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "server/parameters.h"
 #include "server/text_model.h"
 
 namespace megatron::server {
+
+// How a request's texts are cut: its fields truncate_prompt_tokens and truncation_side.
+struct Truncation {
+  int64_t tokens = 0;  // at most this many are kept; 0: all
+  bool keeps_start = true;
+
+  void cut(std::vector<int32_t>& text) const;
+};
+// Throws ApiError.
+Truncation read_truncation(const Parameters& p, const TextModel& model);
 
 struct ScoreRequest {
   std::vector<std::vector<int32_t>> texts;  // tokens
@@ -16,5 +29,14 @@ struct ScoreRequest {
 ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model);
 // POST /v1/score: pairs of texts, each of which is read as one text. Throws ApiError.
 ScoreRequest read_scored_pairs(const Parameters& p, const TextModel& model);
+
+// POST /v1/rerank: each of `documents` behind the query, scored as a pair. Throws ApiError.
+struct RerankRequest {
+  ScoreRequest pairs;
+  std::vector<std::string> documents;
+  size_t top = 0;  // how many are returned
+  bool returns_documents = true;
+};
+RerankRequest read_rerank(const Parameters& p, const TextModel& model);
 
 }  // namespace megatron::server

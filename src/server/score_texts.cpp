@@ -1,5 +1,8 @@
-// POST /v1/classify, /v1/score and /pooling
+// POST /v1/classify, /v1/score, /v1/rerank and /pooling
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <span>
 
 #include "inference/scores.h"
 #include "server/endpoints.h"
@@ -55,6 +58,16 @@ Json numbers(const std::vector<double>& values) {
   return Json(Json::Array(values.begin(), values.end()));
 }
 
+// Throws ApiError if the request does not name the model, or the model has several scores.
+void require_one_label(const Parameters& p, const TextModel& model) {
+  check_model(p, model);
+  if (const int64_t labels = model.facts().score_labels; labels != 1)
+    throw invalid_request(fmt::format("the model '{}' has {} labels, and a score needs a model "
+                                      "with one; use /v1/classify",
+                                      model.name(), labels),
+                          "model");
+}
+
 }  // namespace
 
 HttpAnswer classify(const Api& api, const HttpRequest& request) {
@@ -74,19 +87,37 @@ HttpAnswer classify(const Api& api, const HttpRequest& request) {
 HttpAnswer score_pairs(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
-  check_model(p, api.model);
-  if (const int64_t labels = api.model.facts().score_labels; labels != 1)
-    throw invalid_request(
-        fmt::format("the model '{}' has {} labels, and a score needs a model with "
-                    "one; use /v1/classify",
-                    api.model.name(), labels),
-        "model");
+  require_one_label(p, api.model);
   const ScoredTexts scored = score(api, read_scored_pairs(p, api.model), request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values)
     data.emplace_back(
         Json::Object{{"index", std::ssize(data)}, {"object", "score"}, {"score", values[0]}});
   return list_of(api, "score-", std::move(data), scored);
+}
+
+HttpAnswer rerank(const Api& api, const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  const Parameters p(body);
+  require_one_label(p, api.model);
+  const RerankRequest r = read_rerank(p, api.model);
+  const ScoredTexts scored = score(api, r.pairs, request);
+  std::vector<size_t> order(r.documents.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return scored.values[i][0]; });
+  Json::Array results;
+  for (const size_t i : std::span(order).first(r.top)) {
+    Json::Object result{{"index", static_cast<int64_t>(i)}};
+    if (r.returns_documents)
+      result.emplace_back("document", Json::Object{{"text", r.documents[i]}});
+    result.emplace_back("relevance_score", scored.values[i][0]);
+    results.emplace_back(std::move(result));
+  }
+  const Json answer = Json::Object{{"id", random_identifier("rerank-")},
+                                   {"model", api.model.name()},
+                                   {"usage", usage(scored.tokens, 0, scored.cached)},
+                                   {"results", std::move(results)}};
+  return {.body = answer.dump(), .note = usage_note(scored.tokens, 0)};
 }
 
 HttpAnswer pool(const Api& api, const HttpRequest& request) {

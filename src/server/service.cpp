@@ -49,6 +49,9 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/classify", &Service::of_api<classify>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/v1/score", &Service::of_api<score_pairs>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/score", &Service::of_api<score_pairs>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/v1/rerank", &Service::of_api<rerank>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/v2/rerank", &Service::of_api<rerank>, Route::Who::with_key, Route::Of::scores},
+      {"POST", "/rerank", &Service::of_api<rerank>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/v1/pooling", &Service::of_api<pool>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/pooling", &Service::of_api<pool>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/tokenize", &Service::of_api<tokenize>},
@@ -129,8 +132,8 @@ void Service::require_kind(const Route& route) const {
   const std::string is =
       model.scores()
           ? fmt::format(
-                "scores texts ({} labels) and generates none; use /v1/classify, /v1/score "
-                "or /pooling",
+                "scores texts ({} labels) and generates none; use /v1/classify, /v1/score, "
+                "/v1/rerank or /pooling",
                 model.facts().score_labels)
           : "is a language model, which scores no texts; use /v1/chat/completions or "
             "/v1/completions, or serve a model with a score head (ForSequenceClassification)";

@@ -39,10 +39,11 @@ TextModel::TextModel(Parts parts)
   }
 }
 
-TextModel TextModel::with_adapter(const std::string& name,
+TextModel TextModel::with_adapter(const std::string& name, const std::string& parent,
                                   std::shared_ptr<const inference::Adapter> adapter) const {
   TextModel other = *this;
   other.name_ = name;
+  other.parent_ = parent;
   other.adapter_ = std::move(adapter);
   other.created_ = static_cast<int64_t>(std::time(nullptr));
   return other;

@@ -37,10 +37,11 @@ class TextModel {
   };
   explicit TextModel(Parts parts);
   // The same model, with an adapter, under another name.
-  TextModel with_adapter(const std::string& name,
+  TextModel with_adapter(const std::string& name, const std::string& parent,
                          std::shared_ptr<const inference::Adapter> adapter) const;
 
   const std::string& name() const { return name_; }
+  const std::string& parent() const { return parent_; }  // with an adapter: its base model's name
   // Null: the model itself.
   const std::shared_ptr<const inference::Adapter>& adapter() const { return adapter_; }
   const tokenizers::Tokenizer& tokenizer() const { return parts_->tokenizer; }
@@ -67,7 +68,7 @@ class TextModel {
   std::string token_bytes(int32_t id) const;
 
  private:
-  std::string name_;
+  std::string name_, parent_;
   std::shared_ptr<Parts> parts_;  // shared by the models of a base and its adapters
   std::shared_ptr<const inference::Adapter> adapter_;
   int64_t created_;

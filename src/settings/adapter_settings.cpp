@@ -83,7 +83,7 @@ std::vector<int64_t> numbers_of(std::string_view flag, const std::vector<std::st
 }
 
 // What an adapter in a directory says itself.
-constexpr std::string_view kLeftToDirectory[] = {"adapter", "lora-plus-ratio"};
+constexpr std::string_view kLeftToDirectory[] = {"adapter", "lora-dropout", "lora-plus-ratio"};
 
 }  // namespace
 
@@ -94,7 +94,8 @@ void AdapterSettings::fields(Fields& f) {
       .within(0, kMaxLoraRank);
   f.add("adapter", &directory,
         "start from the adapter in this directory (adapter_config.json and "
-        "adapter_model.safetensors, as PEFT writes them), which states its ranks and modules");
+        "adapter_model.safetensors, as PEFT writes them), or from the newest of a --save folder; "
+        "it states its ranks and modules");
   f.begin_mode([this] { return any() ? "" : "neither --lora-rank nor --adapter is given"; });
   f.add("lora-alpha", &alpha,
         "the adapters' products are scaled by alpha / rank; default the rank, for a scale of 1");
@@ -129,6 +130,8 @@ void AdapterSettings::fields(Fields& f) {
                "scale by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)");
   f.add_switch("use-dora", &weight_decomposed, true,
                "train the length of each row of the adapted weights, too (DoRA)");
+  f.add("lora-dropout", &dropout,
+        "dropout of the adapters' inputs in training; default that of --adapter, else 0");
   f.add("lora-plus-ratio", &plus_ratio,
         "learning rate of the adapters' B as a multiple of A's (LoRA+); its paper uses 16");
   f.begin_mode();
@@ -138,6 +141,8 @@ void AdapterSettings::check() const {
   if (!any()) return;
   MG_CHECK(!directory || !directory->empty(), "--adapter is empty; give the name of a folder");
   MG_CHECK(plus_ratio > 0, "--lora-plus-ratio is {}; it must be positive", plus_ratio);
+  MG_CHECK(dropout.value_or(0) >= 0 && dropout.value_or(0) < 1,
+           "--lora-dropout is {}; it must be in [0, 1)", dropout.value_or(0));
   if (!directory) return static_cast<void>(from_flags());
   AdapterSettings given = *this, none;
   Fields all, defaults;
@@ -153,6 +158,7 @@ models::LoraConfig AdapterSettings::from_flags() const {
   MG_CHECK(!alpha || *alpha > 0, "--lora-alpha is {}; it must be positive", alpha.value_or(0));
   models::LoraConfig config{.rank = rank,
                             .alpha = alpha.value_or(static_cast<double>(rank)),
+                            .dropout = dropout.value_or(0),
                             .rank_stabilized = rank_stabilized,
                             .weight_decomposed = weight_decomposed,
                             .bias = bias};
@@ -180,6 +186,8 @@ models::LoraConfig AdapterSettings::from_flags() const {
 models::LoraConfig AdapterSettings::from_directory() const {
   const std::string path = *directory + "/adapter_config.json";
   models::LoraConfig config = models::lora_from_json(Json::read(path), path);
+  if (dropout) config.dropout = *dropout;
+  models::check(config, "the adapter of --adapter and --lora-dropout");
   return config;
 }
 

@@ -18,6 +18,7 @@ struct AdapterSettings {
   std::vector<std::string> target_parameters;
   models::LoraBias bias = models::LoraBias::none;
   bool rank_stabilized = false, weight_decomposed = false;
+  std::optional<double> dropout;         // default: the directory's, or none
   double plus_ratio = 1;                 // learning rate of B by that of A
   std::optional<std::string> directory;  // of the adapter to start from
 

@@ -2,6 +2,8 @@
 
 #include <span>
 
+#include "base/error.h"
+
 namespace megatron::settings {
 namespace {
 
@@ -78,6 +80,16 @@ void DataSettings::fields(Fields& f) {
         "which tokens of a chat or text longer than --seq-length are kept");
   f.add("chat-template", &chat_template,
         "file with a Jinja template to use instead of the tokenizer's own");
+  f.add_switch("sft", &sft, true,
+               "--task sft as Megatron-LM has it: each record is a row, in the files' order, whose "
+               "conversations begin at system messages, in the format of "
+               "--sft-tokenizer-prompt-format");
+  f.add("sft-tokenizer-prompt-format", &sft_prompt_format,
+        {"nemotron-h-aligned", "nemotron-nano-v2", "identity", "default"},
+        "how --sft writes conversations: as Nemotron-H or Nemotron Nano v2 do, identity (only "
+        "their contents), with loss on the assistant's tokens; or default (the tokenizer's chat "
+        "template, with loss on every token)");
+  f.of({"sft-tokenizer-prompt-format"}, [this] { return sft ? "" : "--sft is not given"; });
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});
   replace_sources(f);
   f.begin_group("preferences");
@@ -98,6 +110,25 @@ void DataSettings::fields(Fields& f) {
       if (task != "dpo") return "--task is " + task;
       return idle ? idle() : "";
     };
+}
+
+void DataSettings::settle_sft() {
+  if (!sft) return;
+  MG_CHECK(pretrains() || task == "sft", "--sft trains on chats, but --task is {}: leave one out",
+           task);
+  MG_CHECK(chat_packing == DataSettings().chat_packing,
+           "--chat-packing {} has no effect with --sft, whose rows are records: leave it out",
+           chat_packing);
+  MG_CHECK(chat_truncation == "keep_start",
+           "--chat-truncation {} has no effect with --sft, which keeps the beginnings of rows: "
+           "leave it out",
+           chat_truncation);
+  MG_CHECK(
+      !chat_template || sft_prompt_format == "default",
+      "--chat-template has no effect with --sft-tokenizer-prompt-format {}, which has its own: "
+      "leave it out, or give --sft-tokenizer-prompt-format default",
+      sft_prompt_format);
+  task = "sft";
 }
 
 }  // namespace megatron::settings

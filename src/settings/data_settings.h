@@ -30,8 +30,12 @@ struct DataSettings : TokenizerSettings {
   bool precompute_reference = false;
   std::string chat_packing = "bfd", chat_truncation = "keep_start";
   std::optional<std::string> chat_template;
+  bool sft = false;  // --task sft with Megatron-LM's rows, order and prompt formats
+  std::string sft_prompt_format = "nemotron-h-aligned";
 
   void fields(Fields& fields);
+  // Makes --sft a --task sft. Throws Error for flags that contradict it.
+  void settle_sft();
   bool pretrains() const { return task == "pretrain"; }
   // True if attention does not cross documents.
   bool confines_attention() const {

@@ -12,16 +12,16 @@ namespace {
 using Granularity = models::RecomputeOptions::Granularity;
 using Method = models::RecomputeOptions::Method;
 
-constexpr std::array<std::string_view, 6> kModules = {"core_attn", "mlp", "mlp_act",
-                                                      "layernorm", "moe", "moe_act"};
-constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act, layernorm, moe and moe_act";
+constexpr std::array<std::string_view, 7> kModules = {"core_attn", "mlp_act", "mla_up_proj", "mlp",
+                                                      "layernorm", "moe",     "moe_act"};
+constexpr std::string_view kModulesText =
+    "core_attn, mla_up_proj, mlp, mlp_act, layernorm, moe and moe_act";
 
 // Modules that Megatron-LM can recompute, in layers that these models do not have.
 struct Foreign {
   std::string_view module, of;
 };
-constexpr std::array<Foreign, 7> kForeign = {{{"mla_up_proj", "multi-latent attention"},
-                                              {"shared_experts", "mixture-of-experts layers"},
+constexpr std::array<Foreign, 6> kForeign = {{{"shared_experts", "mixture-of-experts layers"},
                                               {"gdn_norm_out", "gated delta net layers"},
                                               {"gdp_in_proj", "gated delta product layers"},
                                               {"gdp_qkv", "gated delta product layers"},
@@ -57,7 +57,9 @@ void RecomputeSettings::fields(Fields& f) {
         "with granularity full: see --recompute-method; "
         "default 1");
   f.add("recompute-modules", &modules,
-        "with granularity selective: core_attn (attention's output, the default), mlp (all "
+        "with granularity selective: core_attn (attention's output, the default), mla_up_proj "
+        "(queries, keys "
+        "and values of multi-latent attention), mlp (all "
         "activations between the feed-forward block's two linear layers), mlp_act (only the "
         "activation function's output, so that no matrix product is repeated), layernorm (the "
         "output of norms), moe (everything in a layer of experts except its input), moe_act "

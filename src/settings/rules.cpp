@@ -149,6 +149,13 @@ const std::vector<Rule> kRules = {
     {flags, "no-calculate-per-token-loss", "task=classify",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
      "classify is a mean over texts: leave it out"},
+    {flags, "log-entropy", "cuda-graph-impl=local",
+     "--log-entropy computes the logits of a number of tokens that --cuda-graph-impl local cannot "
+     "capture: drop one of them"},
+    {flags, "log-entropy", "task=reward",
+     "--log-entropy is of next tokens, but --task reward trains scores: leave it out"},
+    {flags, "log-entropy", "task=classify",
+     "--log-entropy is of next tokens, but --task classify trains scores: leave it out"},
     {flags, "sample-interval", "task=reward",
      "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
     {flags, "sample-interval", "task=classify",
@@ -289,11 +296,6 @@ const std::vector<Rule> kRules = {
      "--mlp-chunks-for-training {value} computes feed-forward blocks without their adapters, but "
      "--lora-rank or --adapter is given; use --recompute-granularity selective "
      "--recompute-modules mlp to save memory, or leave one out"},
-    {memory, "pipeline-schedule", "trains-adapter & zero-bubble & sharding=optim_grads_params",
-     "--pipeline-schedule {value} computes weight gradients after "
-     "--data-parallel-sharding-strategy "
-     "optim_grads_params has dropped the parameters, which those of adapters (--lora-rank, "
-     "--adapter) need; use 1f1b, interleaved or optim_grads"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
      "--{flag} pairs a forward pass with a backward pass, which --pipeline-schedule "
      "{pipeline-schedule} does not do; use 1f1b or interleaved"},

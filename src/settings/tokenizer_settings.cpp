@@ -6,13 +6,13 @@
 namespace megatron::settings {
 
 void TokenizerSettings::fields(Fields& f) {
-  f.add(
-      "tokenizer-type", &tokenizer_type,
-      "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer, "
-      "Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
-      "(the text consists of token ids), or ByteTokenizer (ids are bytes; Megatron-LM implements "
-      "it, but has no type for it); default: detected from --tokenizer-model; without that, "
-      "GPT2BPETokenizer if --vocab-file and --merge-file are given, else NullTokenizer");
+  f.add("tokenizer-type", &tokenizer_type,
+        "HuggingFaceTokenizer (or SFTTokenizer, as Megatron-LM calls it with --sft), "
+        "GPT2BPETokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer, "
+        "TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
+        "(the text consists of token ids), or ByteTokenizer (ids are bytes; Megatron-LM implements "
+        "it, but has no type for it); default: detected from --tokenizer-model; without that, "
+        "GPT2BPETokenizer if --vocab-file and --merge-file are given, else NullTokenizer");
   f.add("tokenizer-model", &tokenizer_model,
         "the tokenizer's directory or file (tokenizer.json, SentencePiece .model, TikToken file)");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");

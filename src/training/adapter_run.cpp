@@ -107,6 +107,36 @@ std::map<std::string, models::ModuleAdapter> all_adapted(const models::LoraConfi
   return std::move(modules.adapted);
 }
 
+// As PEFT does for classifiers, the head of a model that scores texts is trained whole.
+void train_head(const models::Model& model, models::LoraConfig& config) {
+  const std::string head(models::kScoreModule);
+  if (model->score_labels() > 0 && !adapter_of(config, head, models::ModuleKind::output) &&
+      !saves_module(config, head))
+    config.modules_to_save.push_back(head);
+}
+
+// The base model's directory when an adapter's directory was written.
+std::string stored_base(const checkpoint::ModelDirectory& adapter) {
+  const Json* named = adapter.config()[checkpoint::kAdapterConfig].find("base_model_name_or_path");
+  return named != nullptr && named->is_string() ? named->as_string() : "";
+}
+
+// Checks that a resumed run has the base model that it had. Checkpoints of adapters without its
+// fingerprint have its path.
+std::string fingerprint_of_base(const resume::StartingPoint& start) {
+  const std::string& base = start.weights->base_path();
+  std::string print = fingerprint_of_model(base);
+  if (start.checkpoint == nullptr) return print;
+  const std::string named = stored_base(*start.weights);
+  std::error_code error;
+  MG_CHECK(start.state.base.empty() ? std::filesystem::equivalent(named, base, error)
+                                    : start.state.base == print,
+           "'{}' is an adapter of the model that was in '{}', but the model in '{}' has another "
+           "config.json or other weights: give the former with --model, or start another run",
+           start.weights->path(), named, base);
+  return print;
+}
+
 }  // namespace
 
 void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
@@ -145,14 +175,18 @@ void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& 
 }
 
 models::Model with_adapter(const models::Model& model, const settings::AdapterSettings& settings) {
-  if (settings.any()) {
-    const auto config = std::make_shared<const models::LoraConfig>(*settings.config());
-    if (config->dropout > 0)
-      log::warning("{} has lora_dropout = {}: adapters are trained without dropout here",
-                   settings.directory.value_or("the adapter"), config->dropout);
-    return model->with({.adapter = config});
-  }
-  return model;
+  if (!settings.any()) return model;
+  models::LoraConfig given = *settings.config();
+  if (!settings.directory) train_head(model, given);
+  const auto config = std::make_shared<const models::LoraConfig>(std::move(given));
+  models::Model adapted = model->with({.adapter = config});
+  if (config->dropout == 0) return adapted;
+  for (const auto& [module, adapter] : all_adapted(*config, *shape_of(adapted)))
+    MG_CHECK(!models::is_of_experts(module),
+             "the adapter has a dropout of {} and adapts {}: adapters of experts have no dropout; "
+             "give --lora-dropout 0, or leave out experts (--lora-exclude '.*\\.experts\\..*')",
+             config->dropout, module);
+  return adapted;
 }
 
 Json adapter_config(const models::Model& model, const std::string& base) {
@@ -178,16 +212,13 @@ Json adapter_config(const models::Model& model, const std::string& base) {
   return models::to_json(config);
 }
 
-void check_base(const RunPlan& plan, const settings::TrainSettings& given) {
-  if (plan.model->adapter() == nullptr) return;
+std::string given_base(const settings::TrainSettings& given) {
   const auto& model = given.run.model ? given.run.model : given.checkpoint.pretrained_checkpoint;
-  if (plan.start.checkpoint != nullptr && model) {
-    const std::string& base = plan.start.weights->base_path();
-    std::error_code error;
-    MG_CHECK(std::filesystem::equivalent(resume::resolve_model_directory(*model), base, error),
-             "'{}' is an adapter of the model in '{}', but --model is '{}': give the former",
-             plan.start.weights->path(), base, *model);
-  }
+  return model && given.adapters.any() ? resume::resolve_model_directory(*model) : "";
+}
+
+std::string check_base(const RunPlan& plan) {
+  if (plan.model->adapter() == nullptr) return {};
   MG_CHECK(plan.start.weights != nullptr || !plan.settings.checkpoint.save,
            "--lora-rank trains an adapter of a model, but the run has none to start from, so that "
            "--save could not name it: give --model DIR with --finetune, or use megatron sft");
@@ -196,18 +227,29 @@ void check_base(const RunPlan& plan, const settings::TrainSettings& given) {
       "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
       "experts (--moe-use-upcycling)");
   MG_CHECK(
-      !plan.new_head,
-      "--task {} gives the model a new head, which an adapter's directory does not have: train "
-      "the whole model, or begin with a model that has such a head",
-      plan.settings.data.task);
+      !plan.new_head || saves_module(*plan.model->adapter(), models::kScoreModule),
+      "--task {} gives the model a new head, '{}', which the adapter must have among its "
+      "modules_to_save: leave it out of --lora-target, or give --lora-rank in place of --adapter",
+      plan.settings.data.task, models::kScoreModule);
   MG_CHECK(
       plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
       "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
       "--finetune");
+  using enum parallel::ScheduleKind;
+  const settings::ParallelSettings& p = plan.settings.parallel;
+  const parallel::ScheduleKind schedule = p.pipeline(plan.model->num_layers()).kind;
+  MG_CHECK(!plan.model->adapter()->weight_decomposed ||
+               p.sharding() != parallel::Sharding::parameters ||
+               (schedule != zero_bubble_h1 && schedule != zero_bubble_v),
+           "--use-dora reads the model's matrices for weight gradients, which --pipeline-schedule "
+           "{} computes when --data-parallel-sharding-strategy optim_grads_params has released "
+           "them: use another schedule or strategy",
+           parallel::name(schedule));
   const bool first = plan.start.weights != nullptr && plan.start.checkpoint == nullptr;
   MG_CHECK(!first || !plan.start.weights->is_adapter() || plan.settings.adapters.rank == 0,
            "'{}' is an adapter with a rank of its own: give --adapter in place of --lora-rank",
            first ? plan.start.weights->path() : "");
+  return plan.start.weights == nullptr ? "" : fingerprint_of_base(plan.start);
 }
 
 void check_same_adapter(const models::Model& model, const checkpoint::ModelDirectory& directory) {

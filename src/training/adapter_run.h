@@ -27,10 +27,13 @@ Json adapter_config(const models::Model& model, const std::string& base);
 void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
                      const checkpoint::ModelDirectory& directory);
 
+// The directory of the model that the settings, before they were settled, name for an adapter; "":
+// none.
+std::string given_base(const settings::TrainSettings& given);
 // Throws Error if a run that trains an adapter has no weights that this belongs to, or would
-// change them, or if a resumed one is given another model than its adapter's. given: the settings
-// before they were settled.
-void check_base(const RunPlan& plan, const settings::TrainSettings& given);
+// change them, or if a resumed one has another base model than it had. Returns the base model's
+// fingerprint; "" without an adapter.
+std::string check_base(const RunPlan& plan);
 
 // Throws Error unless the directory is that of an adapter with the modules, ranks and scales of the
 // model's.

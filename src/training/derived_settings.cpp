@@ -88,10 +88,11 @@ class Describer {
            f.swiglu ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
                                   model.hidden_size)
                     : fmt::format("4 x hidden size {}", model.hidden_size));
-    if (model.attention && !f.kv_channels)
+    const bool heads = model.attention && !model.attention->latent;
+    if (heads && !f.kv_channels)
       note("kv-channels", model.attention->head_size,
            fmt::format("hidden size {} / {} heads", model.hidden_size, model.attention->heads));
-    if (model.attention && !f.group_query_attention)
+    if (heads && !f.group_query_attention)
       note("num-query-groups", model.attention->key_heads,
            f.num_query_groups == 1
                ? "without --group-query-attention every head has its own keys and values"

@@ -78,7 +78,7 @@ std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& ta
   const std::vector<double> losses = to_doubles(loss);
   const auto held = static_cast<size_t>(host.layout.held());
   for (size_t i = 0; i < losses.size(); ++i) {
-    sums[i / held].sum += losses[i];
+    sums[i / held].sum += losses[i] * host.loss_mask[i];
     sums[i / held].tokens += host.loss_mask[i];
   }
   return sums;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/divide.h"
 #include "base/error.h"
 #include "checkpoint/name_list.h"
 #include "checkpoint/tensor_copy.h"
 #include "models/adapters/adapter_directory.h"
+#include "models/adapters/expert_modules.h"
 #include "models/stage.h"
 #include "tensor/element_types.h"
 #include "training/stored_names.h"
@@ -65,23 +67,55 @@ std::vector<T> transposed(const std::vector<T>& matrix, int64_t rows, int64_t co
   return result;
 }
 
-// left [rows, rank] x right [rank, columns], added to rows of a matrix.
+// left [rows, rank] x right [rank, columns], added to rows of a matrix. With several matrices on
+// top of each other, right is [matrices, rank, columns].
 template <class T>
 struct Product {
   std::vector<T> left, right;
   int64_t rank = 0;
   T scale = 0;
+  int64_t rows = std::numeric_limits<int64_t>::max();  // of each matrix
 
   void add_to(std::span<T> row, int64_t number) const {
     std::vector<T> sum(row.size());
     for (int64_t k = 0; k < rank; ++k) {
       const T factor = left[static_cast<size_t>(number * rank + k)];
-      const T* const with = right.data() + k * static_cast<int64_t>(row.size());
+      const T* const with =
+          right.data() + (number / rows * rank + k) * static_cast<int64_t>(row.size());
       for (size_t i = 0; i < row.size(); ++i) sum[i] += factor * with[i];
     }
     for (size_t i = 0; i < row.size(); ++i) row[i] += scale * sum[i];
   }
 };
+
+// rows, columns: of the tensor, in which all experts' matrices are on top of each other.
+template <class T>
+Product<T> product_of_experts(const MergedAdapter::Change& change, const TensorFiles& files,
+                              int64_t rows, int64_t columns) {
+  const models::ExpertLayout& layout = change.experts->layout;
+  const std::vector<T> a = values<T>(files, change.a), b = values<T>(files, change.b);
+  const auto value = [&](const models::StoredElement& element) {
+    return (element.part == AdapterPart::a ? a : b)[static_cast<size_t>(element.index)];
+  };
+  Product<T> product{.rank = layout.rank,
+                     .scale = static_cast<T>(change.scale),
+                     .rows = rows / change.experts->count};
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t expert = change.experts->first + row / product.rows,
+                  of_matrix = row % product.rows;
+    for (int64_t k = 0; k < layout.rank; ++k)
+      product.left.push_back(value(change.transposed
+                                       ? layout.a(expert, k, of_matrix)
+                                       : layout.b(expert, change.experts->row + of_matrix, k)));
+  }
+  for (int64_t i = 0; i < change.experts->count * layout.rank; ++i) {
+    const int64_t expert = change.experts->first + i / layout.rank, k = i % layout.rank;
+    for (int64_t column = 0; column < columns; ++column)
+      product.right.push_back(
+          value(change.transposed ? layout.b(expert, column, k) : layout.a(expert, k, column)));
+  }
+  return product;
+}
 
 template <class T>
 Product<T> product_of(const MergedAdapter::Change& change, const TensorFiles& files) {
@@ -125,7 +159,8 @@ class Merging {
         rows_(columns_ == 0 ? 0 : info_.shape.elements() / columns_),
         block_rows_(std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, columns_))) {
     const TensorFiles& adapter = merged.adapter().tensors();
-    if (!change.a.empty()) product_ = product_of<T>(change, adapter);
+    if (change.experts) product_ = product_of_experts<T>(change, adapter, rows_, columns_);
+    else if (!change.a.empty()) product_ = product_of<T>(change, adapter);
     if (!change.bias.empty()) bias_ = values<T>(adapter, change.bias);
     if (!change.magnitude.empty()) magnitude_ = values<T>(adapter, change.magnitude);
     if (change.transposed && !magnitude_.empty()) column_factors_ = lengthening();
@@ -219,10 +254,6 @@ MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory)
       base_(directory.base_path(), {.ignore_surplus = directory.options().ignore_surplus}),
       config_(config_of(directory)),
       model_(models::model_of(base_)) {
-  MG_CHECK(config_.target_parameters.empty(),
-           "'{}' adapts experts as one parameter (target_parameters: {}), which cannot be merged; "
-           "adapters of each expert's matrices can",
-           directory.path(), checkpoint::counted(config_.target_parameters));
   MG_CHECK(config_.trainable_token_indices.empty(),
            "'{}' trains rows of an embedding (trainable_token_indices), which cannot be merged",
            directory.path());
@@ -291,6 +322,47 @@ void MergedAdapter::add_matrices(Change& change, const std::string& module, doub
   check_shape(change.magnitude, {out}, change.name);
 }
 
+// The tensor of one expert, or of all experts of a layer.
+void MergedAdapter::add_experts(Change& change, const parallel::CanonicalTensor& tensor) {
+  const bool all = !tensor.name.ends_with(kWeight);
+  const auto expert = models::expert_module(tensor.name.substr(0, tensor.name.rfind('.')));
+  if (!all && !expert) return;
+  const std::string parameter = all ? tensor.name : expert->parameter_name();
+  const auto adapted = models::adapter_of_parameter(config_, parameter);
+  if (!adapted) return;
+  change.a = take(models::stored_parameter_name(config_, parameter, AdapterPart::a));
+  change.b = take(models::stored_parameter_name(config_, parameter, AdapterPart::b));
+  MG_CHECK(!change.a.empty() && !change.b.empty(),
+           "the adapter '{}' has no matrices A and B for {}, which {} says that it adapts",
+           adapter_.path(), parameter, kAdapterConfig);
+  const auto sizes = [this](const std::string& name) {
+    std::vector<int64_t> sizes;
+    const Shape& stored = adapter_.find(name)->shape;
+    for (int d = 0; d < stored.rank(); ++d) sizes.push_back(stored[d]);
+    return sizes;
+  };
+  const Shape& shape = tensor.global;
+  const int64_t rows = shape[shape.rank() - 2], experts = model_->facts().experts->count,
+                halves = !all && expert->parameter == "gate_up_proj" ? 2 : 1;
+  Change::Experts& of = change.experts.emplace();
+  if (all) of.count = experts;
+  else of.first = expert->number, of.row = expert->half * rows;
+  of.layout = models::expert_layout({.name = parameter,
+                                     .experts = experts,
+                                     .in = shape[shape.rank() - 1],
+                                     .out = halves * rows,
+                                     .transposed = tensor.transposed,
+                                     .shape_a = sizes(change.a),
+                                     .shape_b = sizes(change.b),
+                                     .peft_version = config_.peft_version});
+  check_shape(change.a, adapter_.find(change.a)->shape, change.name);
+  check_shape(change.b, adapter_.find(change.b)->shape, change.name);
+  MG_CHECK(of.layout.rank == adapted->rank,
+           "the adapter '{}' has the rank {} for {}, but {} says {}", adapter_.path(),
+           of.layout.rank, parameter, kAdapterConfig, adapted->rank);
+  change.scale = adapted->scale;
+}
+
 void MergedAdapter::add_change(const parallel::ParameterSpec& spec,
                                const parallel::CanonicalTensor& tensor, const std::string& stored) {
   const std::string &name = tensor.name, module = name.substr(0, name.rfind('.')),
@@ -310,6 +382,8 @@ void MergedAdapter::add_change(const parallel::ParameterSpec& spec,
              "has no adapter there: they cannot be merged into one matrix",
              adapter_.path(), module, base_.path());
     add_matrices(change, module, adapted->scale, adapted->rank, tensor.global);
+  } else if (matrix || tensor.stored_shape().rank() == 3) {
+    add_experts(change, tensor);
   } else if (adapted) {
     change.scale = adapted->scale;
     change.bias = take(stored_name(module, AdapterPart::b_bias));

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "checkpoint/model_directory.h"
+#include "models/adapters/expert_layout.h"
 #include "models/adapters/lora_config.h"
 #include "models/model.h"
 #include "training/whole_model.h"
@@ -19,8 +21,7 @@ class MergedAdapter {
  public:
   // directory: an adapter's; must outlive this. Reads names and shapes only. Throws Error naming a
   // target without its tensors, tensors that belong to no target, wrong shapes, and what cannot be
-  // merged: experts adapted as one parameter, trained rows of an embedding, an embedding that is
-  // also the output layer.
+  // merged: trained rows of an embedding, an embedding that is also the output layer.
   explicit MergedAdapter(const checkpoint::ModelDirectory& directory);
 
   // A tensor of the base that the adapter changes.
@@ -32,6 +33,14 @@ class MergedAdapter {
     std::string magnitude;  // DoRA's: lengths of the outputs' weights; "": none
     double scale = 0;
     bool transposed = false;  // stored as [in, out]
+    // If it is of one expert, or has those of all, and a and b are of all experts: the experts
+    // whose it is, where their parts of a and b are, and the first of its rows of b.
+    struct Experts {
+      int64_t first = 0, count = 1;
+      models::ExpertLayout layout = {};
+      int64_t row = 0;
+    };
+    std::optional<Experts> experts = {};
   };
   const std::vector<Change>& changes() const { return changes_; }
   const checkpoint::ModelDirectory& base() const { return base_; }
@@ -50,6 +59,7 @@ class MergedAdapter {
                   const std::string& stored);
   void add_matrices(Change& change, const std::string& module, double scale, int64_t rank,
                     const Shape& shape);
+  void add_experts(Change& change, const parallel::CanonicalTensor& tensor);
   // The adapter's name of a tensor, which counts as used; "" if it has none.
   std::string take(const std::string& name);
   void check_shape(const std::string& name, const Shape& shape, const std::string& of) const;

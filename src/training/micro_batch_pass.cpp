@@ -52,7 +52,8 @@ void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches
       ranks_.pipeline().schedule(stage, static_cast<int>(batches_.size()));
   const auto live = static_cast<size_t>(parallel::live_micro_batches(schedule));
   while (in_flight_.size() < live) {
-    in_flight_.push_back({.batch = corpus::DeviceBatch(runtime_, type_)});
+    in_flight_.push_back(
+        {.batch = corpus::DeviceBatch(runtime_, type_, std::ssize(with_.options.sources))});
     if (graphs_) in_flight_.back().graph = graphs_->make_slot();
   }
   for (InFlight& slot : in_flight_) {
@@ -229,12 +230,39 @@ Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
     apply_objective(slot, action, out);
     return {};
   }
-  const Tensor loss = models::head_loss(chunk, *slot.tape, out, *slot.filled);
-  const bool records = StepGraphs::records(slot.graph.get());
+  Tensor entropies;
+  if (with_.options.log_entropy)
+    slot.batch.list_labelled(batches_[static_cast<size_t>(action.micro_batch)]);
+  const Tensor loss = models::head_loss(chunk, *slot.tape, out, *slot.filled,
+                                        with_.options.log_entropy ? &entropies : nullptr);
+  report_entropy(slot, entropies);
+  const bool records = StepGraphs::records(slot.graph.get()),
+             weighted = weighs_losses(batches_[static_cast<size_t>(action.micro_batch)],
+                                      with_.options.loss_scope);
   kernels::table(runtime_.stream())
-      .sum({.x = loss, .out = records ? graphs_->loss() : with_.totals.loss(action.micro_batch)},
+      .sum({.x = loss,
+            .weights = weighted ? slot.filled->loss_weights : Tensor(),
+            .out = records ? graphs_->loss() : with_.totals.loss(action.micro_batch)},
            runtime_.stream());
+  report_sources(slot, loss);
   return {};
+}
+
+void MicroBatchPass::report_entropy(InFlight& slot, const Tensor& entropies) const {
+  if (!entropies.defined()) return;
+  const Tensor ones = slot.tape->empty(entropies.shape(), entropies.dtype(), "entropy.weights");
+  slot.tape->kernels().fill({.out = ones, .value = 1}, slot.tape->stream());
+  slot.tape->report(kEntropy, {.values = entropies, .weights = ones});
+}
+
+void MicroBatchPass::report_sources(InFlight& slot, const Tensor& loss) const {
+  if (!slot.filled->source_weights.defined()) return;
+  for (size_t i = 0; i < with_.options.sources.size(); ++i)
+    slot.tape->report(
+        source_metric(with_.options.sources[i]),
+        {.values = loss,
+         .weights =
+             slot.filled->source_weights.slice(0, static_cast<int64_t>(i), 1).view(loss.shape())});
 }
 
 // Forward of the head, then the objective's terms and the gradient with which backward begins.
@@ -243,7 +271,10 @@ void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& act
   const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
   const models::Stage& last = stage(action.chunk);
   if (last.model()->score_labels() == 0) slot.batch.list_labelled(host);
-  slot.output = models::head_objective_values(last, *slot.tape, out, *slot.filled);
+  Tensor entropies;
+  slot.output = models::head_objective_values(last, *slot.tape, out, *slot.filled,
+                                              with_.options.log_entropy ? &entropies : nullptr);
+  report_entropy(slot, entropies);
   const Tensor held = std::exchange(slot.output.value, {});
   slot.gradient = Tensor::empty(runtime_.arena(MemoryClass::activations), held.shape(),
                                 held.dtype(), "objective.gradient");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "corpus/batch.h"
@@ -26,6 +27,9 @@ struct StepOptions {
   settings::LossScope loss_scope = settings::LossScope::token;  // token with an objective
   // Null: the mean loss of the next tokens, whose gradient is formed with the loss.
   std::shared_ptr<const Objective> objective;
+  // Names of the sources of examples whose losses are metrics ("loss/NAME"); without an objective.
+  std::vector<std::string> sources;
+  bool log_entropy = false;            // of the tokens that count; not with captured micro-batches
   models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
   models::OffloadOptions offload;
   int64_t hidden = 0;        // hidden size of the activations sent between pipeline stages
@@ -45,6 +49,15 @@ struct StepOptions {
   SpanListener* spans = nullptr;          // called at every span of forward and backward
   int64_t timing_level = 0;               // level of detail of StepReport::times
 };
+
+// True if tokens of a batch may have weights other than 0 and 1, which its loss in the totals then
+// has as factors, with the loss scale.
+inline bool weighs_losses(const corpus::HostBatch& batch, settings::LossScope scope) {
+  return !batch.sources.empty() && scope == settings::LossScope::token;
+}
+
+inline constexpr std::string_view kEntropy = "entropy";  // a metric
+inline std::string source_metric(const std::string& source) { return "loss/" + source; }
 
 // Parts of a step, one after another.
 enum class StepPart { forward_backward, norm, update };
@@ -113,6 +126,8 @@ class MicroBatchPass final : public parallel::StageWork {
     return in_flight_[place_of(chunk, micro_batch)];
   }
   size_t& place_of(int chunk, int micro_batch);
+  void report_sources(InFlight& slot, const Tensor& loss) const;
+  void report_entropy(InFlight& slot, const Tensor& entropies) const;
   const models::Stage& stage(int chunk) const { return *chunks_[static_cast<size_t>(chunk)]; }
   void make_tape(InFlight& slot);
   void drop_tapes();

@@ -61,6 +61,12 @@ int64_t gradient_zeros(std::span<const parallel::Shard> shards, const parallel::
   return static_cast<int64_t>(read_scalar(all, runtime.stream()));
 }
 
+StepOptions options_of(const RunPlan& plan) {
+  StepOptions options = step_options(plan.settings, plan.model, plan.task.get());
+  if (options.objective == nullptr) options.sources = plan.corpus.sources;
+  return options;
+}
+
 }  // namespace
 
 RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const TrainHooks& hooks)
@@ -73,8 +79,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       runtime_(s_.runtime.device_value(world.rank()), s_.runtime.threads_per_rank(),
                DeviceKind::cpu, s_.runtime.ranks_in_process()),
       model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.start.state.seed),
-             model_layout(s_, plan.model), world_, runtime_,
-             step_options(s_, plan.model, plan.task.get())),
+             model_layout(s_, plan.model), world_, runtime_, options_of(plan)),
       replicas_(model_.ranks.replicas()),
       counts_(RunCounts::of(plan.start.state)),
       reporter_(plan, peak, begin_, counts_, model_, world_) {
@@ -418,7 +423,9 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
+          .examples = plan_.examples,
           .reference = plan_.reference ? plan_.reference->fingerprint : "",
+          .base = plan_.base,
           .gemm_tuning = gemm_choices_->json()};
 }
 

@@ -14,22 +14,6 @@
 namespace megatron::training {
 namespace {
 
-// Covers the files that define the model, whichever others are beside them.
-std::string fingerprint_of(const std::string& directory) {
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::filesystem::path& path = entry.path();
-    const std::string name = path.filename().string(), end = path.extension().string();
-    const bool optimizer = name.starts_with("optimizer");  // of a checkpoint
-    if (name == "config.json" || (!optimizer && (end == ".safetensors" || end == ".bin")))
-      files.push_back(path.string());
-  }
-  std::ranges::sort(files);
-  std::string all;
-  for (const std::string& file : files) all += checkpoint::fingerprint(file);
-  return checkpoint::hexadecimal(checkpoint::checksum(all));
-}
-
 std::shared_ptr<const checkpoint::ModelDirectory> open(const settings::TrainSettings& s,
                                                        const std::string& path) {
   const std::string directory = resume::resolve_model_directory(path);
@@ -47,6 +31,21 @@ void check_shape(const RunPlan& plan, const models::Model& reference) {
 }
 
 }  // namespace
+
+std::string fingerprint_of_model(const std::string& directory) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::filesystem::path& path = entry.path();
+    const std::string name = path.filename().string(), end = path.extension().string();
+    const bool optimizer = name.starts_with("optimizer");  // of a checkpoint
+    if (name == "config.json" || (!optimizer && (end == ".safetensors" || end == ".bin")))
+      files.push_back(path.string());
+  }
+  std::ranges::sort(files);
+  std::string all;
+  for (const std::string& file : files) all += checkpoint::fingerprint(file);
+  return checkpoint::hexadecimal(checkpoint::checksum(all));
+}
 
 std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
                                                const settings::TrainSettings& given) {
@@ -69,7 +68,7 @@ std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
   } else {
     const int64_t tokens = models::model_from_directory(reference.weights->path())->vocab_size();
     if (tokens < plan.model->vocab_size()) reference.stored_tokens = tokens;
-    reference.fingerprint = fingerprint_of(reference.weights->path());
+    reference.fingerprint = fingerprint_of_model(reference.weights->path());
   }
   const std::string& before = plan.start.state.reference;
   MG_CHECK(plan.start.checkpoint == nullptr || before.empty() || before == reference.fingerprint,

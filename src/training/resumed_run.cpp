@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/fingerprint.h"
+#include "corpus/chat/chat_reader.h"
 #include "data/blended_dataset.h"
 #include "training/frozen_parameters.h"
 
@@ -101,7 +104,48 @@ bool keeps_order(const RunPlan& plan, int64_t before) {
   return set.size() < plan.train_samples && set.size() <= before;
 }
 
+// What differs between the files that a run began with and those of now, or "".
+std::string changed_example(const Json::Object& before, const Json::Object& now) {
+  const auto contains = [](const Json::Object& files, const Json& fingerprint) {
+    return std::ranges::any_of(files, [&](const auto& file) { return file.second == fingerprint; });
+  };
+  for (const auto& [path, fingerprint] : before) {
+    if (contains(now, fingerprint)) continue;
+    const bool there = std::ranges::find(now, path, &Json::Member::first) != now.end();
+    return fmt::format("{} {} since", path,
+                       there ? "has changed" : "is not among its files any more");
+  }
+  for (const auto& [path, fingerprint] : now)
+    if (!contains(before, fingerprint)) return fmt::format("{} is new", path);
+  const auto fingerprints = std::views::transform(&Json::Member::second);
+  if (std::ranges::equal(before | fingerprints, now | fingerprints)) return "";
+  return "they come in another order";
+}
+
 }  // namespace
+
+void find_examples(RunPlan& plan) {
+  const settings::DataSettings& data = plan.settings.data;
+  const std::vector<std::string>& paths =
+      data.data_path.empty() ? data.train_data_path : data.data_path;
+  if (paths.empty()) return;
+  Json::Object files;
+  for (std::string& file : corpus::example_files(paths)) {
+    std::string fingerprint = checkpoint::fingerprint(file);
+    files.emplace_back(std::move(file), std::move(fingerprint));
+  }
+  const Json& before = plan.start.state.examples;
+  if (plan.start.checkpoint != nullptr && !before.is_null() && plan.iterations_left() > 0) {
+    const std::string changed = changed_example(before.as_object(), files);
+    MG_CHECK(changed.empty(),
+             "the examples are not those that the run of {0} was begun with: {1}. Its order of "
+             "rows would not be continued, and some would be seen twice or never. Restore the "
+             "files, or train {0} on the new ones in a run of its own (megatron {2} --model {0} "
+             "--save ANOTHER_DIRECTORY)",
+             plan.start.checkpoint->path(), changed, data.task);
+  }
+  plan.examples = std::move(files);
+}
 
 void settle_beginning(RunPlan& plan) {
   settings::TrainSettings& s = plan.settings;

@@ -5,6 +5,10 @@
 
 namespace megatron::training {
 
+// Finds the files with the run's training examples. Throws Error naming the first one that differs
+// from those that the run was begun with, if it is resumed.
+void find_examples(RunPlan& plan);
+
 // Fills schedules, optimizer steps, seed and changes of a plan that resumes from a checkpoint.
 // Throws Error if optimizer, precision or schedule differ from the checkpoint's.
 void settle_beginning(RunPlan& plan);

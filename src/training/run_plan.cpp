@@ -152,11 +152,20 @@ Json describe_model(const RunPlan& plan, const ShapeSource& source) {
   return config;
 }
 
+// The directory of an adapter has a config.json if it names the classes of a head.
 SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
-  const bool adapter = plan.model->adapter() != nullptr;
-  return {adapter ? adapter_config(plan.model, plan.start.weights->base_path())
-                  : describe_model(plan, source),
-          find_companions(plan.vocabulary, source.directory, plan.settings.data.chat_template)};
+  SavedFiles files{.config = describe_model(plan, source),
+                   .companions = find_companions(plan.vocabulary, source.directory,
+                                                 plan.settings.data.chat_template)};
+  if (plan.model->adapter() == nullptr) return files;
+  Json config =
+      std::exchange(files.config, adapter_config(plan.model, plan.start.weights->base_path()));
+  if (plan.model->score_labels() == 0) return files;
+  Json::Object own = config.as_object();
+  std::erase_if(own,
+                [](const Json::Member& key) { return key.first == checkpoint::kAdapterConfig; });
+  files.companions.emplace_back(checkpoint::kConfig, Json(std::move(own)).dump(2, true) + "\n");
+  return files;
 }
 
 // Samples end at the same tokens as texts generated from the run's checkpoints.
@@ -201,7 +210,7 @@ int64_t usual_vocabulary(const std::string& type) {
   if (type == "TikTokenizer") return 131072;
   if (type.starts_with("BertWordPiece")) return 30522;
   if (type == "Llama2Tokenizer" || type.ends_with("SentencePieceTokenizer")) return 32000;
-  return type == "HuggingFaceTokenizer" ? 128256 : 0;
+  return type == "HuggingFaceTokenizer" || type == "SFTTokenizer" ? 128256 : 0;
 }
 
 // The vocabulary of a run. A plan needs no tokenizer: if its files are missing, only the number of
@@ -236,6 +245,11 @@ void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& w
   const models::Model& model = plan.model;
   models::Model stored = models::model_of(weights);
   if (plan.new_head) stored = plan.task->model(stored, plan.vocabulary);
+  const models::ModelFacts& now = model->facts();
+  const std::vector<std::string>& names = stored->facts().label_names;
+  if (weights.is_adapter() && names.size() == now.label_names.size() && !names.empty() &&
+      names[0] == "LABEL_0")  // PEFT does not say the names of an adapter's head
+    stored = stored->with({.score_head = models::ScoreHead{now.label_names, now.score_padding}});
   const std::string different = resume::differences(stored->describe(), model->describe());
   MG_CHECK(different.empty(),
            "the model described by the flags differs from the one in {}: {}. Give the flags it was "
@@ -395,10 +409,12 @@ void check_feasible(const settings::TrainSettings& s, const models::Model& model
            available_memory_text());
 }
 
-resume::StartingPoint find_starting_point(const settings::TrainSettings& s,
+// base: --model, or the model that takes its place; "": neither is given.
+resume::StartingPoint find_starting_point(const settings::TrainSettings& s, const std::string& base,
                                           comm::Group& processes) {
-  resume::StartingPoint start = resume::find_starting_point(
-      s.checkpoint, s.checkpoint.finetune && !s.run.model, processes, s.runtime.threads_per_rank());
+  resume::StartingPoint start =
+      resume::find_starting_point(s.checkpoint, s.checkpoint.finetune && !s.run.model, processes,
+                                  s.runtime.threads_per_rank(), base);
   if (start.checkpoint == nullptr) start.state.seed = s.runtime.seed;
   return start;
 }
@@ -448,15 +464,15 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
 
 // The weights of --model, with those of --adapter.
 std::shared_ptr<const checkpoint::ModelDirectory> first_weights(const settings::TrainSettings& s,
-                                                                const ShapeSource& source) {
+                                                                const std::string& model) {
   checkpoint::ReadingOptions reading = s.checkpoint.reading;
   if (s.adapters.directory) {
-    reading.base = source.directory;
+    reading.base = model;
     ThreadPool pool(s.runtime.threads_per_rank());
     resume::require_whole_model(*s.adapters.directory, pool);
   }
-  return std::make_shared<const checkpoint::ModelDirectory>(
-      s.adapters.directory.value_or(source.directory), reading);
+  return std::make_shared<const checkpoint::ModelDirectory>(s.adapters.directory.value_or(model),
+                                                            reading);
 }
 
 // Finds the initial weights of a run that does not continue from a checkpoint.
@@ -466,6 +482,8 @@ void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
     return stored->score_labels() > 0 || plan.model->score_labels() == 0;
   };
   if (plan.start.weights != nullptr) {
+    if (plan.start.checkpoint == nullptr && s.adapters.directory)
+      plan.start.weights = first_weights(s, plan.start.weights->path());
     plan.new_head = !has_head(models::model_of(*plan.start.weights));
     check_architecture(plan, *plan.start.weights);
     if (plan.start.checkpoint != nullptr) check_same_adapter(plan.model, *plan.start.weights);
@@ -474,8 +492,8 @@ void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   if (!(s.checkpoint.finetune || s.checkpoint.upcycle) || !s.run.model) return;
   ThreadPool pool(s.runtime.threads_per_rank());
   resume::require_whole_model(source.directory, pool);
-  plan.start.weights = first_weights(s, source);
-  plan.new_head = !has_head(models::model_from_config_json(source.config, source.path()));
+  plan.start.weights = first_weights(s, source.directory);
+  plan.new_head = !has_head(models::model_of(*plan.start.weights));
   if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
   if (s.checkpoint.upcycle)
     plan.upcycled = {
@@ -541,7 +559,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   settle_schedules(plan, settled.settings);
   settled.pass(take_pretrained, load_has_checkpoint(settled.settings.checkpoint));
   claim_save_directory(settled.settings, processes, plan.lock);
-  plan.start = find_starting_point(settled.settings, processes);
+  plan.start = find_starting_point(settled.settings, given_base(given), processes);
   ShapeSource source = shape_source(settled.settings, plan.start);
   const int64_t stored = settled.settings.run.model ? source_tokens(source) : 0;
   static_cast<SettledRun&>(plan) =
@@ -550,6 +568,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   check_prompts(s.run, plan.vocabulary, plan.model);
   if (s.run.sample_interval || plan.task != nullptr)
     plan.end_tokens = find_end_tokens(plan, source);
+  if (plan.task != nullptr) find_examples(plan);
   if (s.batch.epochs) {
     open_examples(plan);
     plan.corpus.set(data::Split::train);  // throws if there is none
@@ -557,7 +576,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   }
   plan.expected = expected_of(plan, processes.rank() == 0);
   find_weights(plan, source, stored);
-  check_base(plan, given);
+  plan.base = check_base(plan);
   plan.reference = find_reference(plan, given);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);

@@ -44,6 +44,8 @@ struct RunPlan : SettledRun {
   bool new_head = false;  // start.weights have another head than the model, which begins anew
   // Number of tokens in start.weights if smaller than the model's; otherwise 0.
   int64_t stored_tokens = 0;
+  std::string base;  // fingerprint of the model that an adapter is trained for; "": no adapter
+  Json examples;     // as in resume::TrainerState
   std::optional<ReferenceWeights> reference;  // of the task's reference model, if it needs one
   std::optional<resume::SaveDirectory::Lock> lock;  // lock on the --save folder
   SavedFiles saved;                                 // files besides the tensors of each checkpoint

@@ -6,6 +6,7 @@
 #include "plan/flops.h"
 #include "report/log/console.h"
 #include "tensor/finite.h"
+#include "training/plan/make_plan.h"
 
 namespace megatron::training {
 
@@ -14,6 +15,7 @@ RunReporter::RunReporter(const RunPlan& plan, double peak, double begin, const R
     : plan_(plan),
       s_(plan.settings),
       peak_(peak),
+      sequence_flops_(sequence_flops(s_, plan_.model)),
       counts_(counts),
       model_(model),
       world_(world),
@@ -126,7 +128,7 @@ report::StepRecord RunReporter::record_of(const IterationReport& report) {
 }
 
 double RunReporter::flops(int64_t samples) const {
-  return plan_.model->training_flops(*s_.batch.seq_length) * static_cast<double>(samples);
+  return sequence_flops_ * static_cast<double>(samples);
 }
 
 // Collective if the step has a log line or a TensorBoard point.

@@ -71,6 +71,7 @@ class RunReporter {
   const RunPlan& plan_;
   const settings::TrainSettings& s_;
   double peak_;
+  double sequence_flops_;  // of a step, for each of its sequences
   const RunCounts& counts_;
   const TrainedModel& model_;
   comm::Group& world_;

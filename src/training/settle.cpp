@@ -196,6 +196,8 @@ Settled take_tokenizer(settings::TrainSettings s, const std::string& directory) 
 
 Settled settle(const settings::TrainSettings& given) {
   Settled run{given};
+  if (auto& adapter = run.settings.adapters.directory)
+    adapter = resume::resolve_model_directory(*adapter);
   run.pass(take_dense_model);
   run.pass(leave_out_evaluation);
   settings::check_rules(settings::RuleScope::flags, run.settings);

@@ -16,10 +16,14 @@ std::vector<parallel::ParameterSpec*> placed_of(std::span<models::Stage* const> 
   return placed;
 }
 
-std::vector<MetricDefinition> metrics_of(const models::Stage& chunk, const Objective* objective) {
+std::vector<MetricDefinition> metrics_of(const models::Stage& chunk, const StepOptions& options) {
   std::vector<MetricDefinition> metrics = chunk.model()->metrics();
-  if (objective == nullptr) return metrics;
-  for (MetricDefinition& metric : objective->metrics()) metrics.push_back(std::move(metric));
+  for (const std::string& source : options.sources)
+    metrics.push_back({.name = source_metric(source)});
+  if (options.log_entropy) metrics.push_back({.name = std::string(kEntropy)});
+  if (options.objective == nullptr) return metrics;
+  for (MetricDefinition& metric : options.objective->metrics())
+    metrics.push_back(std::move(metric));
   return metrics;
 }
 
@@ -80,15 +84,15 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_async(), runtime, options.pipeline),
-      totals_({metrics_of(*chunks[0], options.objective.get()), tensor_.rank() == 0}, ranks,
-              runtime),
+      totals_({metrics_of(*chunks[0], options), tensor_.rank() == 0}, ranks, runtime),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
       timer_(runtime.stream(), options.timing_level),
       pass_(chunks, type, ranks, runtime,
             {options_, data_parallel_, totals_, timer_, work_reporter_}) {
   options_.recompute.tensor = &tensor_;
-  MG_ASSERT(options.objective == nullptr || options.loss_scope == settings::LossScope::token);
+  MG_ASSERT(options.objective == nullptr ||
+            (options.loss_scope == settings::LossScope::token && options.sources.empty()));
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -147,6 +151,8 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   report.counted = sums.counted;
   report.metrics = std::move(sums.metrics);
   report.loss = sums.loss / sums.counted;
+  if (options_.objective == nullptr && weighs_losses(micro_batches[0], options_.loss_scope))
+    report.loss /= report.loss_scale;
   divisor = options_.loss_scope == settings::LossScope::token
                 ? report.counted
                 : static_cast<double>(micro_batches.size()) * ranks_.samples().size();

@@ -37,7 +37,7 @@ const tokenizers::Tokenizer& tokenizer_of(const Vocabulary& vocabulary) {
 }
 
 std::optional<Packing> packing_of(const settings::DataSettings& settings) {
-  if (settings.chat_packing == "none") return std::nullopt;
+  if (settings.chat_packing == "none" || settings.sft) return std::nullopt;
   return packing_named(settings.chat_packing);
 }
 
@@ -49,6 +49,11 @@ std::string_view described(AnswerRule rule) {
       return "the chat template has no {% generation %} marks: answers are what a message of the "
              "assistant adds to the text before it";
     case AnswerRule::completion: return "loss is on completions";
+    case AnswerRule::messages:
+      return "answers are messages of the assistant, each tokenized by itself "
+             "(--sft-tokenizer-prompt-format)";
+    case AnswerRule::everything:
+      return "every token carries loss (--sft-tokenizer-prompt-format default)";
   }
   MG_ASSERT(false);
 }
@@ -59,10 +64,11 @@ std::vector<int64_t> all_of(int64_t size) {
   return examples;
 }
 
-// Each split's examples: drawn by the seed, then in their order.
-std::vector<int64_t> drawn(int64_t size, const data::SplitShare& share, int64_t seed) {
+// Each split's examples: drawn by the seed, then in their order; without a seed, consecutive ones.
+std::vector<int64_t> drawn(int64_t size, const data::SplitShare& share,
+                           std::optional<int64_t> seed) {
   std::vector<int64_t> examples = all_of(size);
-  data::RandomState(seed & 0xFFFFFFFF).shuffle(std::span(examples));
+  if (seed) data::RandomState(*seed & 0xFFFFFFFF).shuffle(std::span(examples));
   const auto [begin, end] = data::split_range(share, size);
   std::vector<int64_t> own(examples.begin() + begin, examples.begin() + end);
   std::ranges::sort(own);
@@ -85,9 +91,21 @@ struct NamedExamples {
   std::vector<int64_t> examples;
 };
 
+constexpr size_t kMostSources = 20;
+
+// The names by which training losses are logged; none if there is one source, or too many.
+std::vector<std::string> logged_sources(const Sources& sources) {
+  if (sources.names().size() < 2) return {};
+  if (sources.names().size() <= kMostSources) return sources.names();
+  log::info(
+      "the examples have {} sources ('source' or 'channel' of a record, or else its file): their "
+      "losses are logged together, since at most {} can be logged apart",
+      sources.names().size(), kMostSources);
+  return {};
+}
+
 // The examples of each source, in the order in which sources occur in the files.
 std::vector<NamedExamples> by_source(const Sources& sources, const std::vector<int64_t>& examples) {
-  constexpr size_t kMostSources = 20;
   std::vector<NamedExamples> all;
   for (const std::string& name : sources.names()) all.push_back({name, {}});
   for (const int64_t example : examples) all[sources.of(example)].examples.push_back(example);
@@ -112,9 +130,13 @@ Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
   std::array<std::optional<int64_t>, 3> samples;
   const auto add_set = [&](data::Split split, const auto& store, NamedExamples of) {
     const auto at = static_cast<size_t>(split);
-    const auto set = std::make_shared<Set>(store, std::move(of.examples), packing, files.seq_length,
-                                           padding, files.seed, std::nullopt);
-    if (split == data::Split::train) samples = files.samples(set->rows().rows());
+    const auto set = std::make_shared<Set>(
+        store, std::move(of.examples), packing, files.seq_length, padding,
+        settings.sft ? std::nullopt : std::optional(files.seed), std::nullopt);
+    if (split == data::Split::train) {
+      samples = files.samples(set->rows().rows());
+      corpus.sources = logged_sources(store->sources);
+    }
     if (samples[at]) set->request(*samples[at]);
     report_set(split, of.name, set->rows(), files.seq_length, samples[at]);
     if (corpus.sets[at] == nullptr) corpus.sets[at] = set;
@@ -145,7 +167,8 @@ Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
   for (const data::Split split : kSplits) {
     const auto& share = shares[static_cast<size_t>(split)];
     if (!share || !wanted(split)) continue;
-    std::vector<int64_t> examples = drawn(store->size(), *share, files.seed);
+    std::vector<int64_t> examples =
+        drawn(store->size(), *share, settings.sft ? std::nullopt : std::optional(files.seed));
     if (!examples.empty()) add(split, store, std::move(examples));
   }
   return corpus;
@@ -230,9 +253,13 @@ Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops) 
   const ChatSource source(files.settings, files.vocabulary);
   const std::optional<Packing> packing = packing_of(files.settings);
   const bool whole = packing == Packing::bfd_split || packing == Packing::wrapped;
-  const ChatReading reading{.longest = whole ? 0 : files.seq_length,
-                            .keep_start = files.settings.chat_truncation == "keep_start",
-                            .stops = stops};
+  const ChatReading reading{
+      .longest = whole ? 0 : files.seq_length,
+      .keep_start = files.settings.chat_truncation == "keep_start",
+      .stops = stops,
+      .format = files.settings.sft ? std::optional(prompt_format(files.settings.sft_prompt_format))
+                                   : std::nullopt};
+  if (reading.format) source.tokenizer().check(*reading.format);
   return open_sets<ChatDataset>(
       files, padding_of(files.vocabulary),
       [&](const std::vector<std::string>& paths, const std::string& label) {

@@ -16,7 +16,9 @@ class Storing {
  public:
   Storing(const ChatReading& reading, ChatStore& store) : reading_(reading), store_(store) {}
 
-  void append(ChatTokens& tokens, const std::string& source) {
+  // inner_begins: where further documents of the chat begin.
+  void append(ChatTokens& tokens, const std::vector<int64_t>& inner_begins,
+              const std::string& source) {
     if (!reading_.stops.empty() && ends_open(tokens)) ++store_.answers_left_open;
     if (reading_.longest > 0 && std::ssize(tokens.ids) > reading_.longest) {
       ++store_.cut;
@@ -24,10 +26,15 @@ class Storing {
     }
     // The first token of a document is no label.
     if (!tokens.weights.empty()) tokens.weights[0] = 0;
+    for (const int64_t inner : inner_begins)
+      if (inner < std::ssize(tokens.ids)) tokens.weights[static_cast<size_t>(inner)] = 0;
     if (tokens.counted() == 0) {
       ++store_.dropped;
       return;
     }
+    const int64_t begin = std::ssize(store_.ids);
+    for (const int64_t inner : inner_begins)
+      if (inner < std::ssize(tokens.ids)) store_.inner_begins.push_back(begin + inner);
     store_.ids.insert(store_.ids.end(), tokens.ids.begin(), tokens.ids.end());
     store_.weights.insert(store_.weights.end(), tokens.weights.begin(), tokens.weights.end());
     store_.ends.push_back(std::ssize(store_.ids));
@@ -54,9 +61,23 @@ class Storing {
 
 struct ReadChat {
   ChatTokens tokens;
+  std::vector<int64_t> inner_begins;
   AnswerRule rule = AnswerRule::completion;
   std::string source;
 };
+
+// A record of --sft: its conversations, one after the other.
+ReadChat conversations(ChatExample example, const ChatTokenizer& tokenizer, PromptFormat format) {
+  ReadChat chat{.rule = format == PromptFormat::chat_template ? AnswerRule::everything
+                                                              : AnswerRule::messages};
+  for (const ChatExample& conversation : conversations_of(std::move(example))) {
+    if (!chat.tokens.ids.empty()) chat.inner_begins.push_back(std::ssize(chat.tokens.ids));
+    const ChatTokens part = tokenizer.tokens(conversation, format);
+    chat.tokens.ids.insert(chat.tokens.ids.end(), part.ids.begin(), part.ids.end());
+    chat.tokens.weights.insert(chat.tokens.weights.end(), part.weights.begin(), part.weights.end());
+  }
+  return chat;
+}
 
 }  // namespace
 
@@ -67,13 +88,17 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
   for_each_tokenized<ReadChat>(
       paths, pool, label,
       [&](const Json& record, const std::string& place) {
-        const ChatExample example = example_of(record, place);
-        return ReadChat{tokenizer.tokens(example), tokenizer.rule(example),
-                        source_of(record, place)};
+        ChatExample example = example_of(record, place);
+        ReadChat chat =
+            reading.format
+                ? conversations(std::move(example), tokenizer, *reading.format)
+                : ReadChat{.tokens = tokenizer.tokens(example), .rule = tokenizer.rule(example)};
+        chat.source = source_of(record, place);
+        return chat;
       },
       [&](ReadChat& chat) {
         if (store.size() + store.dropped == 0) store.rule = chat.rule;
-        storing.append(chat.tokens, chat.source);
+        storing.append(chat.tokens, chat.inner_begins, chat.source);
       });
   MG_CHECK(store.size() > 0 || store.dropped > 0, "{} has no chats", paths[0]);
   MG_CHECK(store.size() > 0,
@@ -89,13 +114,26 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
 void ChatDataset::fill(const PackedRow& row, data::Sample& sample) const {
   size_t at = 0;
   for (const PackedPart& part : row) {
-    const auto from = static_cast<size_t>(store_->begin(example_of(part)) + part.begin),
-               length = static_cast<size_t>(part.length), begin = at;
-    place(std::span(store_->ids).subspan(from, length), at, sample);
-    for (size_t i = 1; i < length; ++i) {
-      sample.labels[begin + i - 1] = store_->ids[from + i];
-      sample.loss_mask[begin + i - 1] = store_->weights[from + i];
+    const size_t source = store_->sources.of(example_of(part));
+    const int64_t end = store_->begin(example_of(part)) + part.begin + part.length;
+    int64_t begin = end - part.length;
+    for (auto inner = std::ranges::upper_bound(store_->inner_begins, begin); begin < end; ++inner) {
+      const bool more = inner != store_->inner_begins.end() && *inner < end;
+      const int64_t next = more ? *inner : end;
+      fill_document(begin, next, source, at, sample);
+      if (!more) break;
+      begin = next;
     }
+  }
+}
+
+void ChatDataset::fill_document(int64_t from, int64_t to, size_t source, size_t& at,
+                                data::Sample& sample) const {
+  const auto first = static_cast<size_t>(from), length = static_cast<size_t>(to - from), begin = at;
+  place(std::span(store_->ids).subspan(first, length), source, at, sample);
+  for (size_t i = 1; i < length; ++i) {
+    sample.labels[begin + i - 1] = store_->ids[first + i];
+    sample.loss_mask[begin + i - 1] = store_->weights[first + i];
   }
 }
 

@@ -20,10 +20,12 @@ struct ChatStore {
   std::vector<int32_t> ids;
   std::vector<float> weights;
   std::vector<int64_t> ends = {};  // of each chat in the two
-  Sources sources = {};            // of the chats
-  int64_t dropped = 0;             // chats whose cut tokens carry no loss
-  int64_t cut = 0;                 // chats longer than the limit
-  int64_t answers_left_open = 0;   // chats whose last answer ends without a token of `stops`
+  // Where further documents of a chat begin in the two, ascending.
+  std::vector<int64_t> inner_begins = {};
+  Sources sources = {};           // of the chats
+  int64_t dropped = 0;            // chats whose cut tokens carry no loss
+  int64_t cut = 0;                // chats longer than the limit
+  int64_t answers_left_open = 0;  // chats whose last answer ends without a token of `stops`
   AnswerRule rule = AnswerRule::completion;  // of the first chat
 
   int64_t size() const { return static_cast<int64_t>(ends.size()); }
@@ -35,6 +37,8 @@ struct ChatReading {
   int64_t longest = 0;  // chats are cut to this many tokens; 0: never
   bool keep_start = true;
   std::vector<int32_t> stops;  // tokens at which generation ends; empty: not checked
+  // Chats are records of Megatron-LM's --sft: several conversations, each a document.
+  std::optional<PromptFormat> format = {};
 };
 
 // Reads and tokenizes the files (chat_reader.h), in their order, on the pool's threads. Shows its
@@ -53,6 +57,9 @@ class ChatDataset final : public ExampleDataset {
 
  private:
   void fill(const PackedRow& row, data::Sample& sample) const override;
+  // Tokens [from, to) of the store.
+  void fill_document(int64_t from, int64_t to, size_t source, size_t& at,
+                     data::Sample& sample) const;
 
   std::shared_ptr<const ChatStore> store_;
 };

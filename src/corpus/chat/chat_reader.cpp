@@ -337,6 +337,23 @@ ChatExample example_of(const Json& record, std::string place) {
   return example;
 }
 
+std::vector<ChatExample> conversations_of(ChatExample example) {
+  MG_CHECK(!example.texts && !example.prompt_messages,
+           "{}: --sft reads conversations: give 'messages', or leave --sft out", example.place);
+  std::vector<ChatExample> parts;
+  for (Json& message : example.messages) {
+    const bool begins = parts.empty() || message["role"] == Json("system");
+    if (begins) {
+      parts.emplace_back();
+      parts.back().tools = example.tools;
+      parts.back().variables = example.variables;
+      parts.back().place = example.place;
+    }
+    parts.back().messages.push_back(std::move(message));
+  }
+  return parts;
+}
+
 ScoredText labelled_of(const Json& record, std::string place) {
   ScoredText scored;
   const Record r(record, place);
@@ -410,27 +427,35 @@ std::string source_of(const Json& record, const std::string& place) {
   return place.substr(0, element != place.npos ? element : place.rfind(':'));
 }
 
-void read_records(const std::vector<std::string>& paths,
-                  const std::function<bool(Json record, std::string place)>& f) {
+std::vector<std::string> example_files(const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
     MG_CHECK(path.find_first_of("*?[{") != path.npos || fs::exists(path),
              "{} does not exist or cannot be read (--data-path)", path);
+  std::vector<std::string> files;
   for (const data::InputEntry& entry : data::list_inputs(paths, data::TextKind::json_lines)) {
     MG_CHECK(!entry.path.ends_with(".parquet"),
              "{} is a Parquet file: convert it to JSON lines, for example with "
              "datasets.Dataset.from_parquet(FILE).to_json(OUTPUT)",
              entry.path);
-    data::InputFile file(entry.path);
+    files.push_back(entry.path);
+  }
+  return files;
+}
+
+void read_records(const std::vector<std::string>& paths,
+                  const std::function<bool(Json record, std::string place)>& f) {
+  for (const std::string& path : example_files(paths)) {
+    data::InputFile file(path);
     std::string line;
     bool first = true;
     for (int64_t number = 1; file.next_line(line); ++number, line.clear()) {
       if (data::is_blank(line)) continue;
       const size_t begin = line.find_first_not_of(" \t\r");
       if (std::exchange(first, false) && line[begin] == '[') {
-        if (!read_array(entry.path, line + "\n" + file.read_rest(), f)) return;
+        if (!read_array(path, line + "\n" + file.read_rest(), f)) return;
         break;
       }
-      std::string place = fmt::format("{}:{}", entry.path, number);
+      std::string place = fmt::format("{}:{}", path, number);
       Json record = data::parse_record(line, place);
       if (!f(std::move(record), std::move(place))) return;
     }

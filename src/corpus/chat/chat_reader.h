@@ -22,6 +22,9 @@ namespace megatron::corpus {
 // value of another type, an unknown role, no answer.
 ChatExample example_of(const Json& record, std::string place);
 
+// The conversations of an example with messages, each of which begins at a system message.
+std::vector<ChatExample> conversations_of(ChatExample example);
+
 // A text that is scored at its end.
 struct ScoredText {
   ChatExample text;
@@ -59,9 +62,12 @@ Preference preference_of(const Json& record, std::string place);
 // The record's `source`, or else its `channel`, if it is a text; otherwise the file of its place.
 std::string source_of(const Json& record, const std::string& place);
 
-// Calls f with each record of the files, in order, and its place, until it returns false. A path is
-// a file, a directory or a pattern (data/input_list.h) of JSON lines, or of one JSON array per
-// file. Throws Error naming file and line.
+// The files that these paths name: a path is a file, a directory or a pattern (data/input_list.h).
+// Throws Error for a path that does not exist, and for Parquet files.
+std::vector<std::string> example_files(const std::vector<std::string>& paths);
+
+// Calls f with each record of the files, in order, and its place, until it returns false. A file
+// has JSON lines, or one JSON array. Throws Error naming file and line.
 void read_records(const std::vector<std::string>& paths,
                   const std::function<bool(Json record, std::string place)>& f);
 

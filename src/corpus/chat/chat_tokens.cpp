@@ -1,5 +1,7 @@
 #include "corpus/chat/chat_tokens.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -54,6 +56,38 @@ std::optional<size_t> token_of(std::span<const Range> offsets, int64_t character
   for (size_t i = 0; i < offsets.size(); ++i)
     if (offsets[i].begin <= character && character < offsets[i].end) return i;
   return std::nullopt;
+}
+
+// Parts of the formats of Nemotron-H and Nemotron Nano v2, each beginning with a special token.
+constexpr std::string_view kSystem = "<SPECIAL_10>System\n", kUser = "<SPECIAL_11>User\n",
+                           kAssistant = "<SPECIAL_11>Assistant\n", kEnd = "<SPECIAL_12>\n";
+constexpr size_t kSpecial = std::string_view("<SPECIAL_10>").size();
+constexpr size_t kAnswerPrefix = 3;  // tokens of kAssistant
+
+std::string_view stripped(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+std::string without(std::string text, std::string_view part) {
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at))
+    text.erase(at, part.size());
+  return text;
+}
+
+// A message's text in a format. Roles that a format does not know have none.
+std::string turn(std::string_view role, const std::string& content, PromptFormat format) {
+  if (format == PromptFormat::identity) return content;
+  const bool v2 = format == PromptFormat::nemotron_nano_v2;
+  if (role == "assistant")
+    return v2 ? fmt::format("{}{}\n{}", kAssistant, stripped(content), kEnd)
+              : fmt::format("{}\n", stripped(content));
+  const std::string text = v2 ? without(without(content, "/think"), "/no_think") : content;
+  if (role == "system") return fmt::format("{}{}\n", kSystem, stripped(text));
+  if (role != "user") return "";
+  return fmt::format("{}{}\n{}", kUser, stripped(text), v2 ? "" : kAssistant);
 }
 
 }  // namespace
@@ -157,6 +191,63 @@ ChatTokens ChatTokenizer::tokens(const ChatExample& example) const {
            "messages of the assistant: leave these keys out",
            example.place, spans.size(), weights.size());
   tokens.weights = answer_mask(offsets, spans, weighted ? weights : std::vector<float>());
+  return tokens;
+}
+
+PromptFormat prompt_format(std::string_view name) {
+  if (name == "nemotron-h-aligned") return PromptFormat::nemotron_h_aligned;
+  if (name == "nemotron-nano-v2") return PromptFormat::nemotron_nano_v2;
+  return name == "identity" ? PromptFormat::identity : PromptFormat::chat_template;
+}
+
+void ChatTokenizer::check(PromptFormat format) const {
+  const bool v2 = format == PromptFormat::nemotron_nano_v2;
+  if (!v2 && format != PromptFormat::nemotron_h_aligned) return;
+  for (const std::string_view token :
+       {kSystem.substr(0, kSpecial), kUser.substr(0, kSpecial), kEnd.substr(0, kSpecial)})
+    MG_CHECK(tokenizer_.token_id(token) || (token == kEnd.substr(0, kSpecial) && !v2),
+             "--sft-tokenizer-prompt-format {} writes {}, which the tokenizer has no token for: "
+             "give Nemotron's tokenizer, or another format",
+             v2 ? "nemotron-nano-v2" : "nemotron-h-aligned", token);
+}
+
+ChatTokens ChatTokenizer::tokens(const ChatExample& conversation, PromptFormat format) const {
+  if (format == PromptFormat::chat_template) {
+    ChatTokens tokens{.ids = text_tokens(conversation, false), .weights = {}};
+    tokens.weights.assign(tokens.ids.size(), 1);
+    return tokens;
+  }
+  ChatTokens tokens;
+  std::string whole, previous;  // the role of the message before
+  for (const Json& message : conversation.messages) {
+    const Json* content = message.find("content");
+    MG_CHECK(content != nullptr && content->is_string(),
+             "{}: --sft writes messages whose 'content' is a text; use "
+             "--sft-tokenizer-prompt-format default, or leave --sft out",
+             conversation.place);
+    const std::string& role = message["role"].as_string();
+    const bool answer = is_answer(message);
+    MG_CHECK(!answer || (previous != "" && previous != "system" && previous != "assistant"),
+             "{}: a message of the assistant follows {}; with --sft it must follow one of the user "
+             "or of a tool",
+             conversation.place,
+             previous.empty() ? std::string("no other") : "one of the " + previous);
+    const std::string text = turn(role, content->as_string(), format);
+    const std::vector<int32_t> ids = tokenizer_.encode(text);
+    const size_t prefix = format == PromptFormat::nemotron_nano_v2 ? kAnswerPrefix : 0;
+    MG_CHECK(!answer || (!stripped(content->as_string()).empty() && ids.size() > prefix),
+             "{}: a message of the assistant is empty", conversation.place);
+    for (size_t i = 0; i < ids.size(); ++i)
+      tokens.weights.push_back(answer && i >= prefix ? weight_of(message, conversation.place) : 0);
+    tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());
+    whole += text;
+    previous = role;
+  }
+  MG_CHECK(tokens.ids == tokenizer_.encode(whole),
+           "{}: the tokenizer makes other tokens of the whole conversation than of its messages, "
+           "so that it is not known which belong to answers: leave --sft out, or use a "
+           "--sft-tokenizer-prompt-format with special tokens between messages",
+           conversation.place);
   return tokens;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,13 @@ enum class AnswerRule {
   generation_marks,  // {% generation %} in the template
   prefixes,          // the texts of the first messages, each with and without the answer
   completion,        // everything behind the prompt
+  messages,          // each message is tokenized by itself
+  everything,        // all tokens carry loss
 };
+
+// Formats of Megatron-LM's --sft-tokenizer-prompt-format; chat_template is its "default".
+enum class PromptFormat { nemotron_h_aligned, nemotron_nano_v2, identity, chat_template };
+PromptFormat prompt_format(std::string_view name);
 
 // Const members are thread-safe; borrows the tokenizer and the template.
 class ChatTokenizer {
@@ -54,6 +61,13 @@ class ChatTokenizer {
   // beginning of the whole one.
   ChatTokens tokens(const ChatExample& example) const;
   AnswerRule rule(const ChatExample& example) const;
+  // The messages in one of these formats. Answers of the assistant carry loss, without the three
+  // tokens that begin them in nemotron_nano_v2; with chat_template, all tokens do. Throws Error
+  // naming the place for an answer without text or behind none of a user or tool, and if tokens
+  // would reach from one message into the next.
+  ChatTokens tokens(const ChatExample& conversation, PromptFormat format) const;
+  // Throws Error if the tokenizer lacks a special token of the format.
+  void check(PromptFormat format) const;
   // All tokens of a text, without loss: texts get the tokenizer's special tokens around them and,
   // if `ends`, its end-of-sequence token; chats have what the template writes.
   std::vector<int32_t> text_tokens(const ChatExample& example, bool ends) const;

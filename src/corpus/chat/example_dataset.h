@@ -29,7 +29,8 @@ class ExampleDataset : public data::Dataset {
   // other arguments are those of PackedRows. Store::length(example): its tokens.
   template <class Store>
   ExampleDataset(const Store& store, std::vector<int64_t> examples, std::optional<Packing> packing,
-                 int64_t length, int32_t padding, int64_t seed, std::optional<int64_t> samples)
+                 int64_t length, int32_t padding, std::optional<int64_t> seed,
+                 std::optional<int64_t> samples)
       : examples_(std::move(examples)),
         rows_(lengths_of(store, examples_), packing, length, seed, samples),
         length_(length),
@@ -38,8 +39,9 @@ class ExampleDataset : public data::Dataset {
   int64_t example_of(const PackedPart& part) const {
     return examples_[static_cast<size_t>(part.document)];
   }
-  // Writes a document's tokens to the sample from index `at` on, and moves `at` behind them.
-  static void place(std::span<const int32_t> ids, size_t& at, data::Sample& sample);
+  // Writes a document's tokens, which are from this source, to the sample from index `at` on, and
+  // moves `at` behind them.
+  static void place(std::span<const int32_t> ids, size_t source, size_t& at, data::Sample& sample);
   // Fills a sample that is padding so far.
   virtual void fill(const PackedRow& row, data::Sample& sample) const = 0;
 

@@ -9,7 +9,8 @@
 namespace megatron::corpus {
 
 PackedRows::PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing,
-                       int64_t capacity, int64_t seed, std::optional<int64_t> samples)
+                       int64_t capacity, std::optional<int64_t> seed,
+                       std::optional<int64_t> samples)
     : capacity_(capacity), seed_(seed) {
   if (packing) {
     rows_ = pack(lengths, capacity, *packing);
@@ -25,7 +26,7 @@ void PackedRows::request(int64_t samples) {
   for (int64_t epoch = 0; std::ssize(order_) < samples; ++epoch) {
     std::vector<int32_t> order(rows_.size());
     std::iota(order.begin(), order.end(), 0);
-    data::RandomState((seed_ + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
+    if (seed_) data::RandomState((*seed_ + epoch) & 0xFFFFFFFF).shuffle(std::span(order));
     order_.insert(order_.end(), order.begin(), order.end());
   }
   order_.resize(static_cast<size_t>(samples));

@@ -13,10 +13,10 @@ namespace megatron::corpus {
 class PackedRows {
  public:
   // lengths: of the documents, in tokens. packing absent: a row for each document, cut to
-  // `capacity`. Each epoch has all rows, in an order drawn by seed and epoch. samples: how many
-  // rows the run needs; absent: one epoch.
+  // `capacity`. Each epoch has all rows, in an order drawn by seed and epoch; without a seed, in
+  // their own. samples: how many rows the run needs; absent: one epoch.
   PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing, int64_t capacity,
-             int64_t seed, std::optional<int64_t> samples);
+             std::optional<int64_t> seed, std::optional<int64_t> samples);
 
   // Makes the order as long as this; earlier samples stay what they are.
   void request(int64_t samples);
@@ -28,7 +28,8 @@ class PackedRows {
   double filled() const;  // share of an epoch's tokens that are not padding
 
  private:
-  int64_t capacity_, seed_;
+  int64_t capacity_;
+  std::optional<int64_t> seed_;
   std::vector<PackedRow> rows_;
   std::vector<int32_t> order_;  // row of each sample
 };

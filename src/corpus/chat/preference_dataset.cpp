@@ -215,10 +215,10 @@ void PreferenceDataset::fill(const PackedRow& row, data::Sample& sample) const {
   size_t at = 0;
   for (const PackedPart& part : row)
     for (const PreferenceDocument& document : store_->pair(example_of(part)))
-      add(document, at, sample);
+      add(document, store_->sources.of(example_of(part)), at, sample);
 }
 
-void PreferenceDataset::add(const PreferenceDocument& document, size_t& at,
+void PreferenceDataset::add(const PreferenceDocument& document, size_t source, size_t& at,
                             data::Sample& sample) const {
   const auto prompt = static_cast<size_t>(document.prompt_length),
              length = static_cast<size_t>(document.length()), begin = at;
@@ -227,7 +227,7 @@ void PreferenceDataset::add(const PreferenceDocument& document, size_t& at,
        {std::pair{document.prompt_begin, document.prompt_length},
         std::pair{document.completion_begin, document.completion_length}})
     ids.insert(ids.end(), store_->ids.begin() + from, store_->ids.begin() + from + count);
-  place(ids, at, sample);
+  place(ids, source, at, sample);
   const bool reads_prompt = store_->reading.use.prompts && document.role == PreferenceRole::chosen;
   for (size_t i = 1; i < length; ++i) {
     const PreferenceRole role = i >= prompt    ? document.role

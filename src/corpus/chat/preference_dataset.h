@@ -89,7 +89,8 @@ class PreferenceDataset final : public ExampleDataset {
 
  private:
   void fill(const PackedRow& row, data::Sample& sample) const override;
-  void add(const PreferenceDocument& document, size_t& at, data::Sample& sample) const;
+  void add(const PreferenceDocument& document, size_t source, size_t& at,
+           data::Sample& sample) const;
 
   std::shared_ptr<const PreferenceStore> store_;
 };

@@ -174,7 +174,8 @@ void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
       if (!pairs) sample.labels[scored] = store_->labels[static_cast<size_t>(example)];
       else if (text == first)
         sample.targets[scored] = store_->margins[static_cast<size_t>(example)];
-      place(std::span(store_->ids).subspan(begin, end - begin), at, sample);
+      place(std::span(store_->ids).subspan(begin, end - begin), store_->sources.of(example), at,
+            sample);
     }
   }
 }

@@ -11,6 +11,9 @@ namespace {
 
 struct Sizes {
   int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
+  int64_t other_value_width = 0;  // 0: that of keys
+
+  int64_t value_width() const { return other_value_width == 0 ? width : other_value_width; }
 };
 
 struct Heads {
@@ -35,13 +38,14 @@ struct Heads {
   bool bounded() const { return window > 0 || chunk > 0; }
   bool scored() const { return soft_cap > 0 || sinks; }
   std::string str() const {
-    const auto& [batch, queries, keys, heads, kv_heads, width] = sizes;
+    const auto& [batch, queries, keys, heads, kv_heads, width, other] = sizes;
     std::string text =
         fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
                     kv_heads, width, describe(type, {}), causal ? " causal" : " full",
                     positions ? " positions" : "", dropout > 0 ? " dropout" : "",
                     packed ? " packed" : "", documents.empty() ? "" : " documents",
                     first_head > 0 ? fmt::format(" from head {}", first_head) : "");
+    if (other > 0) text += fmt::format(" values of {}", other);
     if (window > 0) text += fmt::format(" window={}", window);
     if (chunk > 0) text += fmt::format(" chunk={}", chunk);
     if (soft_cap > 0) text += fmt::format(" cap={}", soft_cap);
@@ -71,11 +75,10 @@ struct Heads {
 // Puts pages in arbitrary order; the last sample also reads the first page of the first one. Sample
 // b has b fewer keys.
 void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
-  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
+  const auto& [batch, queries, keys, heads, kv_heads, width, other] = h.sizes;
   const int64_t blocks = ceil_div(keys, h.page), pages = batch * blocks + 1;
-  const Shape shape = {pages, h.page, kv_heads, width};
-  args.k = inputs.normal("k", shape, h.type);
-  args.v = inputs.normal("v", shape, h.type);
+  args.k = inputs.normal("k", {pages, h.page, kv_heads, width}, h.type);
+  args.v = inputs.normal("v", {pages, h.page, kv_heads, h.sizes.value_width()}, h.type);
   std::vector<double> table, positions;
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < blocks; ++i)
@@ -89,7 +92,7 @@ void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
 }
 
 AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
-  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
+  const auto& [batch, queries, keys, heads, kv_heads, width, other] = h.sizes;
   AttentionArgs args{.causal = h.causal,
                      .scale = 1 / std::sqrt(static_cast<float>(width)),
                      .window = h.window,
@@ -107,7 +110,7 @@ AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
       put_in_pages(inputs, h, args);
     } else {
       args.k = inputs.normal("k", {batch, keys, kv_heads, width}, h.type);
-      args.v = inputs.normal("v", {batch, keys, kv_heads, width}, h.type);
+      args.v = inputs.normal("v", {batch, keys, kv_heads, h.sizes.value_width()}, h.type);
     }
   }
   const int64_t all = queries + keys;
@@ -126,8 +129,8 @@ AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
                     inputs.integers("sample_ids", {batch}, DType::i64, 0, int64_t{1} << 40)};
     args.dropout.first_head = h.first_head;
   }
-  args.out =
-      inputs.output("out", {batch, queries, heads, width}, h.type, h.packed ? kPadded : Layout{});
+  args.out = inputs.output("out", {batch, queries, heads, h.sizes.value_width()}, h.type,
+                           h.packed ? kPadded : Layout{});
   args.lse = inputs.output("lse", {batch, heads, queries}, accumulator(h.type));
   return args;
 }
@@ -180,14 +183,14 @@ Case forward(const Heads& h) {
 // ... of the queries: its gradient stands 1.4 sqrt(S) above the rms, where `tolerance` allows for
 // 4. Shuffled positions make such keys at any S.
 Case backward(const Heads& h) {
-  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
+  const auto& [batch, queries, keys, heads, kv_heads, width, other] = h.sizes;
   const double roundings = 8 + std::sqrt(width) + std::sqrt(keys) + std::sqrt(queries),
                above = std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(keys));
   return case_of(&Table::attention_backward, h, tolerance(h.type, roundings) * above,
                  attention_backward_args);
 }
 
-// Sizes are {batch, queries, keys, heads, kv_heads, width}.
+// Sizes are {batch, queries, keys, heads, kv_heads, width, width of values if it differs}.
 std::vector<Heads> plain_shapes() {
   return {
       {},
@@ -208,6 +211,8 @@ std::vector<Heads> plain_shapes() {
        .packed = true,
        .documents = {50, 3, 70}},
       {.sizes = {1, 75, 100, 2, 2, 80}, .positions = true, .dropout = 0.1f, .first_head = 2},
+      {.sizes = {2, 70, 70, 4, 2, 24, 40}},
+      {.sizes = {1, 150, 150, 2, 2, 192, 128}, .dropout = 0.1f, .documents = {50, 3, 70}},
   };
 }
 
@@ -266,6 +271,7 @@ std::vector<Heads> real_shapes() {
       {.sizes = {1, 8192, 8192, 12, 4, 64}, .window = 128},
       {.sizes = {1, 8192, 8192, 4, 2, 128}},
       {.sizes = {1, 8192, 8192, 4, 2, 128}, .window = 128},
+      {.sizes = {1, 4096, 4096, 8, 8, 192, 128}},
   };
 }
 
@@ -278,11 +284,13 @@ std::vector<Heads> attention_shapes() {
     };
     for (const Heads& h : plain_shapes()) add(h);
     if (type == DType::bf16 || type == DType::f16)  // types that cuDNN also supports
-      add({.sizes = {1, 128, 128, 2, 1, 64}, .packed = true});
+      for (const Sizes& sizes : {Sizes{1, 128, 128, 2, 1, 64}, {1, 128, 128, 2, 2, 192, 128}})
+        add({.sizes = sizes, .packed = sizes.other_value_width == 0});
     for (const Heads& h : bounded_shapes()) add(h);
     for (const Heads& h : scored_shapes(type)) add(h);
     for (Heads h : real_shapes()) {
-      h.packed = h.real = true;
+      h.packed = h.sizes.other_value_width == 0;
+      h.real = true;
       if (trained(type)) add(h);
     }
     if (type == DType::bf16)
@@ -301,6 +309,7 @@ std::vector<Heads> paged_shapes() {
       {.sizes = {2, 3, 260, 2, 1, 16}, .window = 70, .soft_cap = 2, .page = 32},
       {.sizes = {2, 70, 270, 2, 1, 16}, .chunk = 100, .sinks = true, .page = 128},
       {.sizes = {2, 0, 40, 2, 1, 16}, .page = 32},
+      {.sizes = {2, 3, 100, 4, 1, 40, 24}, .page = 32},
   };
 }
 

@@ -11,6 +11,7 @@ struct DropoutBlock {
   bool in_place = false;
   int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
   bool apart = false;               // tokens of a rank that does not hold whole sequences
+  int64_t first_channel = 0;        // of a rank that does not hold all channels
   Layout layout;
   bool real = false;
   DType type = DType::f32;
@@ -19,7 +20,8 @@ struct DropoutBlock {
     return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,
                        describe(type, layout), in_place ? " in place" : "",
                        rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "") +
-           (apart ? " positions" : "");
+           (apart ? " positions" : "") +
+           (first_channel > 0 ? fmt::format(" channels from {}", first_channel) : "");
   }
 };
 
@@ -28,6 +30,7 @@ DropoutArgs dropout_args(Inputs& inputs, const DropoutBlock& d) {
   DropoutArgs args{
       .mask = {d.p, 42, 4711,
                inputs.integers("sample_ids", {d.samples}, DType::i64, 0, int64_t{1} << 40)}};
+  args.mask.first_channel = d.first_channel;
   if (d.rows > 0) {
     args.mask.rows.first = d.first_row;
     args.mask.rows.length = d.length;
@@ -61,6 +64,7 @@ void add_dropout_cases(std::vector<Case>& cases) {
       {.samples = 2, .length = 9, .channels = 8, .first_row = 17, .rows = 1},
       {.samples = 3, .length = 7, .channels = 33, .first_row = 5, .rows = 11, .apart = true},
       {.samples = 2, .length = 5, .channels = 40, .apart = true},
+      {.samples = 2, .length = 5, .channels = 70, .first_channel = 36},
       {.samples = 4, .length = 1024, .channels = 768, .p = 0.1f, .real = true},
   };
   for (const DropoutBlock& d : in_types(shapes))  // 1 / (1 - p), and the product

@@ -112,14 +112,15 @@ struct ExpertRows {
   int64_t tokens = 1, k = 1, width = 1;  // tokens x k rows
   bool shared = false;                   // take_rows: entries are slots, k per row
   bool in_place = false;
+  bool heads = false;  // sum_rows: without an index
   Layout layout = {};
   bool real = false;
   DType type = DType::f32;
 
   int64_t count() const { return tokens * k; }
   std::string str() const {
-    return fmt::format("t={} k={} h={} {}{}{}", tokens, k, width, describe(type, layout),
-                       shared ? " shared" : "", in_place ? " in place" : "");
+    return fmt::format("t={} k={} h={} {}{}{}{}", tokens, k, width, describe(type, layout),
+                       shared ? " shared" : "", in_place ? " in place" : "", heads ? " heads" : "");
   }
   Tensor input(Inputs& inputs, const char* name, int64_t rows) const {
     return inputs.normal(name, {rows, width}, type, 1, layout);
@@ -145,6 +146,12 @@ TakeRowsArgs take_rows_args(Inputs& inputs, const ExpertRows& r) {
 SumRowsArgs sum_rows_args(Inputs& inputs, const ExpertRows& r) {
   return {r.input(inputs, "x", r.count()), r.index(inputs, {r.tokens, r.k}, r.count()),
           r.output(inputs, "out", r.tokens)};
+}
+
+// The rows of a token are the last columns of its heads.
+SumRowsArgs sum_heads_args(Inputs& inputs, const ExpertRows& r) {
+  const Tensor heads = inputs.normal("x", {r.tokens, r.k, 2 * r.width}, r.type);
+  return {heads.slice(2, r.width, r.width), {}, r.output(inputs, "out", r.tokens)};
 }
 
 ScaleRowsArgs scale_rows_args(Inputs& inputs, const ExpertRows& r) {
@@ -195,6 +202,11 @@ void add_expert_rows_cases(std::vector<Case>& cases) {
   for (const ExpertRows& r : lists_of_rows())
     cases.push_back(
         case_of(&Table::sum_rows, r, tolerance(r.type, static_cast<double>(r.k)), sum_rows_args));
+  for (ExpertRows r : lists_of_rows()) {
+    r.heads = true;
+    cases.push_back(
+        case_of(&Table::sum_rows, r, tolerance(r.type, static_cast<double>(r.k)), sum_heads_args));
+  }
   for (const bool in_place : {false, true}) {
     for (ExpertRows r : lists_of_rows()) {
       if (in_place && r.real) continue;

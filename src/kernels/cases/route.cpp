@@ -168,7 +168,7 @@ struct Losses {
   int64_t tokens = 1, experts = 2, k = 1, segments = 1;
   RouterScore score = RouterScore::softmax;
   Spacing spacing = Spacing::apart;
-  bool real = false;
+  bool real = false, counted = false;
   DType type = DType::f32;
 
   Routing routing() const {
@@ -179,14 +179,21 @@ struct Losses {
             .spacing = spacing,
             .type = type};
   }
-  std::string str() const { return routing().str() + fmt::format(" s={}", segments); }
+  std::string str() const {
+    return routing().str() + fmt::format(" s={}{}", segments, counted ? " counted" : "");
+  }
 };
+
+Tensor counted_tokens(Inputs& inputs, const Losses& l) {
+  return l.counted ? inputs.integers("counted", {l.tokens}, DType::i32, -1, 2) : Tensor();
+}
 
 RouterSumsArgs router_sums_args(Inputs& inputs, const Losses& l) {
   const Shape all{l.segments, l.experts};
   return {l.score,
           l.k,
           router_logits(inputs, "logits", l.routing()),
+          counted_tokens(inputs, l),
           inputs.output("sums", all, l.type),
           inputs.output("counts", all, l.type),
           inputs.output("squares", {l.segments}, l.type),
@@ -204,6 +211,7 @@ RouterLossBackwardArgs loss_backward_args(Inputs& inputs, const Losses& l) {
   args.counts =
       inputs.integers("counts", {l.segments, l.experts}, l.type, 0, 2 * choices / l.experts + 2);
   args.weight = inputs.scalar("weight", 0.75);
+  args.counted = counted_tokens(inputs, l);
   args.dlogits = inputs.updated("dlogits", inputs.normal("dlogits", {l.tokens, l.experts}, l.type));
   return args;
 }
@@ -214,6 +222,7 @@ std::vector<Losses> losses() {
       {.tokens = 0, .experts = 3, .k = 2, .segments = 2},
       {.tokens = 7, .experts = 13, .k = 3},
       {.tokens = 33, .experts = 24, .k = 2, .segments = 3},
+      {.tokens = 44, .experts = 10, .k = 3, .segments = 4, .counted = true},
       {.tokens = 70, .experts = 64, .k = 8, .segments = 2, .spacing = Spacing::ties},
       {.tokens = 300, .experts = 20, .k = 20},
       {.tokens = 5, .experts = 512, .k = 8, .segments = 5},

@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 template <class T>
 void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& random,
-                 uint32_t threshold, float scale) {
+                 int64_t first_channel, uint32_t threshold, float scale) {
   constexpr size_t kTogether = 4;
   constexpr int64_t kTwo = 2 * kLanes, kStep = kTogether * kTwo;
   const auto drop = [&](V v, auto words) {
@@ -31,12 +31,13 @@ void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& rand
   int64_t i = 0;
   for (; i + kStep <= width; i += kStep) {
     prefetch(x + i + kElementsAhead<T>, kStep * static_cast<int64_t>(sizeof(T)));
-    const auto words = words_of_twos<T, kTogether>(random, i);
+    const auto words = words_of_twos<T, kTogether>(random, first_channel + i);
     for (size_t k = 0; k < kTogether; ++k)
       drop_two(i + static_cast<int64_t>(k) * kTwo, words[k], Whole{});
   }
-  for_pairs(i, width,
-            [&](int64_t at, auto n) { drop_two(at, words_of_twos<T, 1>(random, at)[0], n); });
+  for_pairs(i, width, [&](int64_t at, auto n) {
+    drop_two(at, words_of_twos<T, 1>(random, first_channel + at)[0], n);
+  });
 }
 
 void dropout_rows(const DropoutArgs& args, Stream& stream) {
@@ -62,7 +63,8 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
       for (int64_t row = begin; row < end; ++row) {
         const PhiloxRow random(tokens.position(row), static_cast<uint64_t>(tokens.sample(row)),
                                key);
-        dropout_row(x + row * width, out + row * width, width, random, threshold, scale);
+        dropout_row(x + row * width, out + row * width, width, random, mask.first_channel,
+                    threshold, scale);
       }
     });
   });

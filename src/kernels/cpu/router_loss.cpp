@@ -16,6 +16,10 @@ RowBlocks segment_blocks(const RouterSumsArgs& args) {
 // Elements of a block's partial result: sums, counts, squares and entropy.
 int64_t partial_width(const RouterSumsArgs& args) { return 2 * args.logits.size(1) + 2; }
 
+bool is_counted(const Tensor& counted, int64_t token) {
+  return !counted.defined() || counted.data<int32_t>()[token] >= 0;
+}
+
 // Adds the terms of tokens.
 template <class C>
 class TokenSums {
@@ -32,6 +36,7 @@ class TokenSums {
   }
 
   void add(int64_t token) {
+    if (!is_counted(args_.counted, token)) return;
     const C* logits = args_.logits.data<C>() + token * experts_;
     const C log_sum = softmax_row(logits, experts_, p_.data());
     C entropy = 0;
@@ -113,6 +118,7 @@ class LossGradient {
         g_(p_) {}
 
   void run(int64_t token) {
+    if (!is_counted(args_.counted, token)) return;
     const C* logits = args_.logits.data<C>() + token * experts_;
     const C* counts = args_.counts.data<C>() + token / segment_ * experts_;
     C* dlogits = args_.dlogits.data<C>() + token * experts_;

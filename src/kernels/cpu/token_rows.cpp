@@ -34,14 +34,20 @@ void add_rows(const std::vector<const T*>& rows, const std::vector<const T*>& la
 void run_sum_rows(const SumRowsArgs& args, Stream& stream) {
   for_storage_type("sum_rows", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    const int64_t width = args.x.size(1), k = args.index.size(1);
+    const bool listed = args.index.defined();
+    const int64_t width = args.out.size(1), k = listed ? args.index.size(1) : args.x.size(1);
     const T* x = args.x.data<T>();
-    const int32_t* index = args.index.data<int32_t>();
+    const int32_t* index = listed ? args.index.data<int32_t>() : nullptr;
     const Output<T> out = output_of<T>(args.out, width, {});
     const auto gather = [&](int64_t token, std::vector<const T*>& rows) {
       rows.clear();
-      for (int64_t j = token * k; j < (token + 1) * k; ++j)
-        if (index[j] >= 0) rows.push_back(x + index[j] * width);
+      for (int64_t j = 0; j < k; ++j) {
+        if (!listed) {
+          rows.push_back(x + token * args.x.stride(0) + j * args.x.stride(1));
+        } else if (const int64_t row = index[token * k + j]; row >= 0) {
+          rows.push_back(x + row * width);
+        }
+      }
     };
     const int64_t height = rows_per_block(width * std::max<int64_t>(1, k));
     for_blocks(stream, args.out.size(0), height, [&](int64_t begin, int64_t end) {

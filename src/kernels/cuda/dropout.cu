@@ -15,8 +15,9 @@ struct Rows {
   T* out;
   DeviceRowTokens tokens;  // without sample ids, all elements are kept
   int64_t width;
-  uint32_t items;  // chunks of all rows
-  Divisor chunks;  // chunks per row
+  uint32_t first_group;  // four channels each
+  uint32_t items;        // chunks of all rows
+  Divisor chunks;        // chunks per row
   uint64_t key;
   uint32_t threshold;
   float scale;
@@ -30,8 +31,8 @@ __device__ Vector<T, kChunk<T>> kept(const Rows<T>& rows, Vector<T, kChunk<T>> x
   const DeviceRowTokens::Token token = rows.tokens.at(row);
 #pragma unroll
   for (int group = 0; group < kChunk<T> / 4; ++group) {
-    const PhiloxWords words =
-        dropout_words(rows.key, token.sample, token.position, channel / 4 + group);
+    const PhiloxWords words = dropout_words(rows.key, token.sample, token.position,
+                                            rows.first_group + channel / 4 + group);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       T& value = x.at[group * 4 + j];
@@ -77,6 +78,7 @@ void dropout(const DropoutArgs& args, Stream& stream) {
                  .out = address_of<T>(args.out),
                  .tokens = {},
                  .width = width,
+                 .first_group = static_cast<uint32_t>(mask.first_channel / 4),
                  .items = count_items("dropout", count * chunks),
                  .chunks = Divisor(static_cast<uint32_t>(chunks)),
                  .key = dropout_key(mask.seed, mask.stream),

@@ -14,18 +14,20 @@ struct SharedRows {
   __device__ int64_t row(int64_t i) const { return index[i] < 0 ? -1 : index[i] / share; }
 };
 
+// index: null if the k rows of a token are `apart` elements from each other.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_moved_rows(RowChunks all, StridedRows<T> x, const int32_t* index, int k,
+    sum_moved_rows(RowChunks all, StridedRows<T> x, const int32_t* index, int k, int64_t apart,
                    StridedRows<T> out) {
   const ChunkOfRow<T> at(all);
   if (at.count <= 0) return;
   Wide<T> sums[kChunk<T>] = {};
   for (int j = 0; j < k; ++j) {
-    const int64_t row = index[at.row * k + j];
+    const int64_t row = index == nullptr ? at.row : index[at.row * k + j];
     if (row < 0) continue;
+    const T* begin = x.p + row * x.stride + (index == nullptr ? j * apart : 0);
     const Vector<T, kChunk<T>> values =
-        load_chunk<kChunk<T>>(x.p + row * x.stride + at.column, at.count, at.whole);
+        load_chunk<kChunk<T>>(begin + at.column, at.count, at.whole);
 #pragma unroll
     for (int i = 0; i < kChunk<T>; ++i) sums[i] += widen(values.at[i]);
   }
@@ -93,10 +95,14 @@ void sum_rows(const SumRowsArgs& args, Stream& stream) {
   if (args.out.elements() == 0) return;
   for_floating_type("sum_rows", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
+    const bool listed = args.index.defined();
     const StridedRows<T> x(args.x), out(args.out);
-    const RowChunks all = RowChunks::of<T>("sum_rows", args.out, {x, out});
+    const int64_t k = listed ? args.index.size(1) : args.x.size(1),
+                  apart = listed ? 0 : args.x.stride(1);
+    RowChunks all = RowChunks::of<T>("sum_rows", args.out, {x, out});
+    all.whole = all.whole && apart % kChunk<T> == 0;
     launch("sum_rows", sum_moved_rows<T>, grid_for(all.items), stream, all, x,
-           address_of<int32_t>(args.index), static_cast<int>(args.index.size(1)), out);
+           address_of<int32_t>(args.index), static_cast<int>(k), apart, out);
   });
 }
 

@@ -15,6 +15,7 @@ struct RouterSums {
   int k, experts;
   int64_t tokens, height, blocks;  // per segment
   const C* logits;
+  const int32_t* counted;  // null: all tokens count
   C* partials;
 
   __device__ int64_t columns() const { return 2 * int64_t{experts} + 2; }
@@ -31,6 +32,10 @@ __device__ void make_probabilities(RouterScore kind, C* row, int experts, C log_
   for (int e = lane; e < experts; e += kWarp) row[e] = score_of(kind, row[e]);
   const C sum = row_sum(row, experts) + static_cast<C>(kMinSum);
   for (int e = lane; e < experts; e += kWarp) row[e] /= sum;
+}
+
+__device__ inline bool is_counted(const int32_t* counted, int64_t token) {
+  return counted == nullptr || counted[token] >= 0;
 }
 
 // Sums over a warp's tokens.
@@ -77,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_tokens(RouterSums<C> work) {
   TokenSums<C> mine{};
   for (int64_t of_first_warp = begin; of_first_warp < end; of_first_warp += warps) {
     const int64_t token = of_first_warp + warp;
-    if (token < end) {
+    if (token < end && is_counted(work.counted, token)) {
       add_token(work, work.logits + token * n, row, counts, mine);
     } else {
       for (int e = lane_of_row(); e < n; e += kWarp) row[e] = 0;
@@ -140,6 +145,7 @@ struct RouterLoss {
   int experts;
   const C *logits, *counts;
   const double* weight;
+  const int32_t* counted;  // null: all tokens count
   C* dlogits;
 };
 
@@ -147,7 +153,7 @@ struct RouterLoss {
 template <class C>
 __global__ void __launch_bounds__(kThreads) differentiate_losses(RouterLoss<C> work) {
   const int64_t token = token_of_warp();
-  if (token >= work.tokens) return;
+  if (token >= work.tokens || !is_counted(work.counted, token)) return;
   const int lane = lane_of_row(), n = work.experts;
   const C *row = work.logits + token * n, *counts = work.counts + token / work.of_segment * n;
   C* to = work.dlogits + token * n;
@@ -181,6 +187,7 @@ void run(const RouterSumsArgs& args, Stream& stream) {
                            .height = blocks.height,
                            .blocks = blocks.count,
                            .logits = address_of<C>(args.logits),
+                           .counted = address_of<int32_t>(args.counted),
                            .partials = address_of<C>(partials)};
   if (blocks.count > 0) {
     const int64_t row = work.experts * static_cast<int64_t>(sizeof(C));
@@ -210,6 +217,7 @@ void run(const RouterLossBackwardArgs& args, Stream& stream) {
                            .logits = address_of<C>(args.logits),
                            .counts = address_of<C>(args.counts),
                            .weight = address_of<double>(args.weight),
+                           .counted = address_of<int32_t>(args.counted),
                            .dlogits = address_of<C>(args.dlogits)};
   launch("router_loss_backward", differentiate_losses<C>, grid_for(tokens * kWarp), stream, work);
 }

@@ -19,10 +19,10 @@ AttentionBlocks blocks_of(const Args& args, int64_t row_tile, int64_t key_tile) 
   return blocks;
 }
 
-AttentionTile gradient_tile_of(const Tensor& q) {
-  const int64_t width = q.size(3);
-  return on_tensor_cores(q) ? tensor_core_gradient_tile(tensor_core_width(width))
-                            : gradient_tile(tile_width(width));
+AttentionTile gradient_tile_of(const AttentionBackwardArgs& args) {
+  const int64_t width = head_width(args);
+  return on_tensor_cores(args) ? tensor_core_gradient_tile(tensor_core_width(width))
+                               : gradient_tile(tile_width(width));
 }
 
 template <class Args>
@@ -33,13 +33,9 @@ Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
 
 }  // namespace
 
-bool on_tensor_cores(const Tensor& q) {
-  const DType type = q.dtype();
-  return (type == DType::bf16 || type == DType::f16) && q.size(3) <= kTensorCoreWidth;
-}
-
-void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t keys) {
-  const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2));
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t width,
+                           int64_t keys) {
+  const int64_t rows = q.size(1) * (q.size(2) / k.size(2));
   MG_CHECK(width <= kAttentionWidth,
            "{} on CUDA supports a head size of up to {}, not {}: use more, narrower heads", kernel,
            kAttentionWidth, width);
@@ -56,20 +52,20 @@ void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k,
 
 AttentionBlocks forward_blocks(const AttentionArgs& args) {
   const int64_t rows = args.q.size(1) * (args.q.size(2) / args.k.size(2));
-  const int64_t width = args.q.size(3);
-  const AttentionTile tile = on_tensor_cores(args.q)
+  const int64_t width = head_width(args);
+  const AttentionTile tile = on_tensor_cores(args)
                                  ? tensor_core_forward_tile(tensor_core_width(width))
                                  : forward_tile(tile_width(width), rows <= kFewRows);
   return blocks_of(args, tile.rows, tile.others);
 }
 
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args) {
-  const AttentionTile tile = gradient_tile_of(args.q);
+  const AttentionTile tile = gradient_tile_of(args);
   return blocks_of(args, tile.rows, tile.others);
 }
 
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args) {
-  const AttentionTile tile = gradient_tile_of(args.q);
+  const AttentionTile tile = gradient_tile_of(args);
   return blocks_of(args, tile.others, tile.rows);
 }
 

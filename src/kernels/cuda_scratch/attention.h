@@ -2,15 +2,22 @@
 // kernels, and by meta when a run is planned for CUDA.
 #pragma once
 
+#include <algorithm>
+
 #include "device/stream.h"
 #include "kernels/attention.h"
 
 namespace megatron::kernels::cuda {
 
-// Maximum width of a head.
+// Maximum width of a head. Tiles of queries, keys and values have one width, that of the wider.
 inline constexpr int64_t kAttentionWidth = 256;
 // Throws Error naming the kernel for wider heads, and for more work than 32 bits can index.
-void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t keys);
+template <class Args>
+int64_t head_width(const Args& args) {
+  return std::max(args.q.size(3), args.v.size(3));
+}
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t width,
+                           int64_t keys);
 
 // A thread block computes `rows` rows of results and iterates over the opposite side in tiles of
 // `others`. Query rows belong to a key head: its queries times the query heads that share it, heads
@@ -35,7 +42,13 @@ constexpr AttentionTile gradient_tile(int width) {
 // Tensor cores compute bf16 and f16 for heads up to 128 wide, in tiles of a separate width, which
 // is the same for few and many rows.
 inline constexpr int64_t kTensorCoreWidth = 128;
-bool on_tensor_cores(const Tensor& q);
+inline bool on_tensor_cores(DType type, int64_t width) {
+  return (type == DType::bf16 || type == DType::f16) && width <= kTensorCoreWidth;
+}
+template <class Args>
+bool on_tensor_cores(const Args& args) {
+  return on_tensor_cores(args.q.dtype(), head_width(args));
+}
 constexpr int tensor_core_width(int64_t width) {
   return width <= 64 ? 64 : width <= 80 ? 80 : width <= 96 ? 96 : 128;
 }

@@ -30,7 +30,7 @@ bool bounds(int64_t most, int64_t keys) { return most > 0 && most < keys; }
 template <class Args>
 bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   const DType type = args.q.dtype();
-  const int64_t queries = args.q.size(1), keys = args.k.size(1), width = args.q.size(3);
+  const int64_t queries = args.q.size(1), keys = args.k.size(1);
   if (type != DType::bf16 && type != DType::f16) return false;
   if (args.q_positions.defined() || args.window_start.defined() || args.dropout.p > 0) return false;
   if (args.soft_cap > 0 || args.sinks.defined()) return false;
@@ -40,7 +40,9 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   for (const int64_t length : {queries, keys}) {
     if (length < 128 || length % 64 != 0) return false;
   }
-  if (width == 0 || width % 8 != 0 || width > 256) return false;
+  for (const int64_t width : {args.q.size(3), args.v.size(3)}) {
+    if (width == 0 || width % 8 != 0 || width > 256) return false;
+  }
   return std::all_of(tensors.begin(), tensors.end(),
                      [](const Tensor* t) { return rows_are_aligned(*t); });
 }
@@ -60,7 +62,7 @@ int64_t workspace_bytes(const AttentionBackwardArgs& args, int64_t heads, bool a
   const int64_t group = args.q.size(2) / args.k.size(2), size = size_of(args.q.dtype());
   const int64_t queries = round_up(args.q.size(1), 128), keys = round_up(args.k.size(1), 128);
   const int64_t scores = any_order ? 0 : heads * queries * keys * size;
-  const int64_t each = group == 1 ? 0 : 2 * heads * keys * args.q.size(3) * size;
+  const int64_t each = group == 1 ? 0 : heads * keys * (args.q.size(3) + args.v.size(3)) * size;
   return scores + each + kSlack;
 }
 

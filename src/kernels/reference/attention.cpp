@@ -93,7 +93,7 @@ void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
   store_sum(to, std::move(gradient));
 }
 
-// Rows [B,T,N,D] of dense copies, and the dropout factors.
+// Rows of dense copies of q, k and v, and the dropout factors.
 template <class C>
 struct Heads {
   template <class Args>
@@ -105,6 +105,7 @@ struct Heads {
         queries(args.q.size(1)),
         heads(args.q.size(2)),
         width(args.q.size(3)),
+        value_width(args.v.size(3)),
         keys(args.keys()),
         kv_heads(args.k.size(2)),
         sinks(load<C>(args.sinks)),
@@ -118,13 +119,12 @@ struct Heads {
     }
   }
 
-  int64_t query_row(int64_t b, int64_t i, int64_t n) const {
-    return ((b * queries + i) * heads + n) * width;
-  }
+  // Indices of a query's head, in units of rows of q or out, and of a key's, of k or v.
+  int64_t query_row(int64_t b, int64_t i, int64_t n) const { return (b * queries + i) * heads + n; }
   int64_t key_row(int64_t b, int64_t j, int64_t n) const {
     const int64_t row =
         table.empty() ? b * keys + j : table[b * (keys / page) + j / page] * page + j % page;
-    return (row * kv_heads + n / (heads / kv_heads)) * width;
+    return row * kv_heads + n / (heads / kv_heads);
   }
   static C dot(const C* a, const C* b, int64_t n) {
     C sum = 0;
@@ -144,7 +144,7 @@ struct Heads {
   }
 
   std::vector<C> q, k, v;
-  int64_t batch, queries, heads, width, keys, kv_heads;
+  int64_t batch, queries, heads, width, value_width, keys, kv_heads;
   std::vector<C> sinks;
   Score<C> score;
   Visibility visible;
@@ -164,15 +164,17 @@ void attend(const AttentionArgs& args, Stream& stream) {
     std::vector<C> p(x.keys), factors(x.keys);
     for (int64_t j = 0; j < x.keys; ++j) {
       if (x.visible.sees(b, i, j))
-        p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n)], &x.k[x.key_row(b, j, n)], x.width));
+        p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n) * x.width],
+                             &x.k[x.key_row(b, j, n) * x.width], x.width));
     }
     lse[row] = softmax_row(p, x.visible, b, i, sink_of(x.sinks, n));
     x.dropout_row(b, i, n, factors);
     for (int64_t j = 0; j < x.keys; ++j) {
       if (!x.visible.sees(b, i, j)) continue;
       const C weight = p[j] * factors[j];
-      for (int64_t d = 0; d < x.width; ++d)
-        out[x.query_row(b, i, n) + d] += weight * x.v[x.key_row(b, j, n) + d];
+      for (int64_t d = 0; d < x.value_width; ++d)
+        out[x.query_row(b, i, n) * x.value_width + d] +=
+            weight * x.v[x.key_row(b, j, n) * x.value_width + d];
     }
   });
   store(args.out, out);
@@ -192,19 +194,20 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
     std::vector<C> factors(x.keys);
     for (int64_t n = first; n < first + group; ++n) {
       for (int64_t i = 0; i < x.queries; ++i) {
-        const int64_t qr = x.query_row(b, i, n);
+        const int64_t qr = x.query_row(b, i, n) * x.width,
+                      outr = x.query_row(b, i, n) * x.value_width;
         const int64_t row = (b * x.heads + n) * x.queries + i;
-        const C delta = deltas[row] = x.dot(&dout[qr], &out[qr], x.width);
+        const C delta = deltas[row] = x.dot(&dout[outr], &out[outr], x.value_width);
         x.dropout_row(b, i, n, factors);
         for (int64_t j = 0; j < x.keys; ++j) {
           if (!x.visible.sees(b, i, j)) continue;
-          const int64_t kr = x.key_row(b, j, n);
+          const int64_t kr = x.key_row(b, j, n) * x.width, vr = x.key_row(b, j, n) * x.value_width;
           const C score = x.score(x.dot(&x.q[qr], &x.k[kr], x.width));
           const C p = std::exp(score - lse[row]);
-          const C ds =
-              x.score.slope(score) * p * (factors[j] * x.dot(&dout[qr], &x.v[kr], x.width) - delta);
+          const C dp = x.dot(&dout[outr], &x.v[vr], x.value_width);
+          const C ds = x.score.slope(score) * p * (factors[j] * dp - delta);
+          for (int64_t d = 0; d < x.value_width; ++d) dv[vr + d] += factors[j] * p * dout[outr + d];
           for (int64_t d = 0; d < x.width; ++d) {
-            dv[kr + d] += factors[j] * p * dout[qr + d];
             dq[qr + d] += ds * x.k[kr + d];
             dk[kr + d] += ds * x.q[qr + d];
           }

@@ -16,7 +16,8 @@ void drop(const DropoutArgs& args, Stream& stream) {
     const Keep keep(args.mask, args.mask.stream);
     for_rows(stream, rows, 64, [&](int64_t row) {
       for (int64_t i = 0; i < channels; ++i) {
-        const bool kept = keep(tokens.sample(row), tokens.position(row), i);
+        const bool kept =
+            keep(tokens.sample(row), tokens.position(row), args.mask.first_channel + i);
         x[row * channels + i] = kept ? x[row * channels + i] * scale : 0;
       }
     });

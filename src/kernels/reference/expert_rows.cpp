@@ -47,11 +47,12 @@ template <class C>
 void add_up(const SumRowsArgs& args) {
   const std::vector<C> x = load<C>(args.x);
   const std::vector<int64_t> index = load_integers(args.index);
-  const int64_t width = args.x.size(1), k = args.index.size(1);
+  const bool listed = args.index.defined();
+  const int64_t width = args.out.size(1), k = listed ? args.index.size(1) : args.x.size(1);
   std::vector<C> out(static_cast<size_t>(args.out.elements()));
   for (int64_t t = 0; t < args.out.size(0); ++t) {
     for (int64_t j = 0; j < k; ++j) {
-      const int64_t row = index[static_cast<size_t>(t * k + j)];
+      const int64_t row = listed ? index[static_cast<size_t>(t * k + j)] : t * k + j;
       if (row < 0) continue;
       for (int64_t h = 0; h < width; ++h) out[t * width + h] += x[row * width + h];
     }

@@ -188,6 +188,11 @@ std::vector<C> probabilities(RouterScore kind, std::span<const C> logits) {
   return p;
 }
 
+// Numbers of tokens, of which those below 0 do not count; none: all do.
+std::vector<int64_t> numbers_of(const Tensor& counted) {
+  return counted.defined() ? load_integers(counted) : std::vector<int64_t>();
+}
+
 template <class C>
 void sums_typed(const RouterSumsArgs& args) {
   const std::vector<C> logits = load<C>(args.logits);
@@ -196,7 +201,9 @@ void sums_typed(const RouterSumsArgs& args) {
              segments = static_cast<size_t>(args.counts.size(0));
   std::vector<C> sums(segments * experts), counts(sums.size()), squares(segments),
       entropy(segments);
+  const std::vector<int64_t> counted = numbers_of(args.counted);
   for (size_t t = 0; t < tokens; ++t) {
+    if (!counted.empty() && counted[t] < 0) continue;
     const auto row = std::span<const C>(logits).subspan(t * experts, experts);
     const std::vector<C> p = probabilities(args.score, row);
     const size_t segment = t / (tokens / segments);
@@ -223,7 +230,9 @@ void loss_backward_typed(const RouterLossBackwardArgs& args) {
              segments = static_cast<size_t>(args.counts.size(0));
   const double weight = scalar(args.weight);
   const auto balance = static_cast<C>(weight * args.balance), z = static_cast<C>(weight * args.z);
+  const std::vector<int64_t> counted = numbers_of(args.counted);
   for (size_t t = 0; t < tokens; ++t) {
+    if (!counted.empty() && counted[t] < 0) continue;
     const auto row = std::span<const C>(logits).subspan(t * experts, experts);
     const size_t segment = t / (tokens / segments);
     const std::vector<C> p = softmax(row);

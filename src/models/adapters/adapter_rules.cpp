@@ -1,6 +1,7 @@
 #include "models/adapters/adapter_rules.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/error.h"
@@ -88,7 +89,8 @@ std::optional<nn::AdapterRules::Adapter> rule_of(const LoraConfig& config,
   return nn::AdapterRules::Adapter{.rank = adapter->rank,
                                    .scale = adapter->scale,
                                    .b_bias = config.lora_bias,
-                                   .magnitude = config.weight_decomposed};
+                                   .magnitude = config.weight_decomposed,
+                                   .dropout = config.dropout};
 }
 
 // Parameters of all experts of a layer that can be targets: those that the family stores, and those
@@ -117,6 +119,46 @@ struct ExpertParameters {
 
   std::set<std::string> stored, of_modules;
 };
+
+// Throws Error for a name, pattern or layer that is given to choose among modules, and chooses
+// none.
+void check_choices(const LoraConfig& config, const Modules& modules,
+                   const ExpertParameters& parameters) {
+  const auto any = [](const auto& names, const auto& fits) {
+    return std::ranges::any_of(names, fits);
+  };
+  std::vector<std::string> all, adapted(modules.adapted.begin(), modules.adapted.end());
+  for (const auto& [module, role] : modules.all) all.push_back(module);
+  for (const auto* names : {&parameters.stored, &parameters.of_modules})
+    std::ranges::copy_if(*names, std::back_inserter(adapted), [&](const std::string& name) {
+      return adapter_of_parameter(config, name).has_value();
+    });
+  const auto check_excluded = [&](const ModuleNames& names, const std::string& text) {
+    MG_CHECK(any(all, [&](const std::string& module) { return names.fit(module); }),
+             "the adapter excludes '{}', which fits no module of the model, whose modules are {}",
+             text, checkpoint::counted(all));
+  };
+  for (const std::string& name : config.excluded.names) check_excluded({.names = {name}}, name);
+  if (config.excluded.pattern) check_excluded(config.excluded, config.excluded.pattern->text());
+  const auto check_patterns = [&](const auto& patterns, std::string_view what) {
+    for (const auto& [pattern, value] : patterns)
+      MG_CHECK(any(adapted, [&](const std::string& module) { return pattern.fits(module); }),
+               "the adapter has {} for '{}', which fits no module with an adapter; they are {}",
+               what, pattern.text(), checkpoint::counted(adapted));
+  };
+  check_patterns(config.rank_pattern, "a rank");
+  check_patterns(config.alpha_pattern, "an alpha");
+  for (const int64_t layer : config.layers_to_transform) {
+    LoraConfig alone = config;
+    alone.layers_to_transform = {layer};
+    MG_CHECK(any(modules.adapted,
+                 [&](const std::string& module) {
+                   return adapter_of(alone, module, ModuleKind::linear).has_value();
+                 }),
+             "the adapter has layer {}, in which none of its targets is: the first layer is 0",
+             layer);
+  }
+}
 
 void check_experts(const LoraConfig& config, const Modules& modules, const Stage& whole) {
   const ExpertParameters parameters(whole);
@@ -180,6 +222,11 @@ bool leaves_model(const LoraConfig& config) {
          config.trainable_token_indices.empty();
 }
 
+std::vector<std::string> expert_parameters(const Stage& whole) {
+  const std::set<std::string> stored = ExpertParameters(whole).stored;
+  return {stored.begin(), stored.end()};
+}
+
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
   const Modules modules(whole);
   AdaptedModules found;
@@ -232,6 +279,7 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
   MG_CHECK(!modules.adapted.empty(),
            "the adapter's targets fit no module of the model, whose modules are {}",
            checkpoint::counted(names));
+  if (config.file.is_null()) check_choices(config, modules, ExpertParameters(whole));
 }
 
 }  // namespace megatron::models

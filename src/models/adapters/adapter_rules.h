@@ -13,6 +13,9 @@ namespace megatron::models {
 
 class Stage;
 
+// The module that scores texts (ScoreHead), where it is not part of the base model.
+inline constexpr std::string_view kScoreModule = "score";
+
 // The rules refer to `config`.
 nn::AdapterRules adapter_rules(const LoraConfig& config);
 
@@ -27,6 +30,9 @@ struct AdaptedModules {
   std::map<std::string, ModuleAdapter> parameters;  // of all experts of a layer, if they are stored
 };
 AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole);
+
+// The parameters of all experts of a layer that a model's directories store.
+std::vector<std::string> expert_parameters(const Stage& whole);
 
 // True if nothing of the model is trained but adapters, so that it is what it was without them.
 bool leaves_model(const LoraConfig& config);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/adapters/adapter_rules.h"
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/mixers/all.h"
 #include "models/decoder/model.h"
 
 namespace megatron::models {
@@ -102,11 +103,9 @@ class DecoderDefinition final : public ModelDefinition,
 double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length) const {
   const double t = real(length), h = real(v_.hidden_size);
   double flops = 0;
-  if (const auto* a = layer.attention()) {
-    const double q = real(a->heads * a->head_size), k = real(a->kv_heads * a->head_size);
-    flops += 2 * t * h * ((a->output_gate ? 2 : 1) * q + 2 * k) + 2 * t * q * h +
-             2 * 2 * a->seen_pairs(length) * q;
-  }
+  flops += visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+    return decltype(kind)::forward_flops(config, v_.hidden_size, length);
+  });
   const auto of_mlp = [&](const nn::MlpConfig& mlp, double width, double times) {
     flops += times * 2 * t * width * real(mlp.ffn) * (mlp.gated ? 3 : 2);
   };
@@ -117,9 +116,7 @@ double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length)
     flops += 2 * 2 * t * h * real(moe->latent);
     of_mlp(moe->shared(), h, 1);
   }
-  for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
-                            std::holds_alternative<LinearConfig>(layer.feed_forward)})
-    if (linear) flops += 2 * t * h * h;
+  if (std::holds_alternative<LinearConfig>(layer.feed_forward)) flops += 2 * t * h * h;
   return flops;
 }
 

@@ -1,20 +1,8 @@
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
 namespace {
-
-int64_t norm_size(const nn::NormConfig& norm, int64_t width) {
-  return norm.has_bias() ? 2 * width : width;
-}
-
-int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm, int64_t h) {
-  const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
-  const int64_t qkv = (a.output_gate ? 2 : 1) * q + 2 * k;
-  int64_t size = h * qkv + (a.qkv_bias ? qkv : 0) + q * h + (a.output_bias ? h : 0);
-  if (a.qk_norm == nn::QkNorm::head) size += 2 * norm_size(norm, a.head_size);
-  if (a.qk_norm == nn::QkNorm::full_width) size += norm_size(norm, q) + norm_size(norm, k);
-  return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
-}
 
 int64_t count(const nn::MlpConfig& mlp, int64_t width) {
   const int64_t up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
@@ -32,23 +20,23 @@ int64_t count(const nn::MoeConfig& moe, int64_t h) {
 
 int64_t count(const LayerValue& layer, int64_t h) {
   int64_t size = 0, branches = 0;
-  if (const auto* a = layer.attention()) size += count(*a, layer.norm, h);
+  size += visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+    return decltype(kind)::parameters(config, layer.norm, h);
+  });
   if (const auto* mlp = layer.mlp()) size += count(*mlp, h);
   if (const auto* moe = layer.moe()) size += count(*moe, h);
-  for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
-                            std::holds_alternative<LinearConfig>(layer.feed_forward)})
-    if (linear) size += h * h;
+  if (std::holds_alternative<LinearConfig>(layer.feed_forward)) size += h * h;
   for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
                           std::holds_alternative<NoOp>(layer.feed_forward)})
     if (!none) ++branches;
   int64_t norms = branches * ((layer.norm_before ? 1 : 0) + (layer.norm_after ? 1 : 0));
   if (layer.order == LayerValue::Order::parallel_one_norm && branches == 2) norms = 1;
-  return size + norms * norm_size(layer.norm, h);
+  return size + norms * layer.norm.parameters(h);
 }
 
 int64_t parameter_count(const DecoderValue& v) {
   const int64_t h = v.hidden_size;
-  int64_t size = v.vocab_size * h + norm_size(v.final_norm, h) +
+  int64_t size = v.vocab_size * h + v.final_norm.parameters(h) +
                  (v.learned_positions ? v.max_position_embeddings * h : 0);
   if (v.score_labels > 0) {
     size += v.score_labels * h;
@@ -102,12 +90,12 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .attention_dropout = v.attention_dropout,
       .init_std = v.init_method_std,
   };
-  if (const nn::AttentionConfig* a = v.first_attention()) {
-    facts.attention = {.heads = a->heads,
-                       .key_heads = a->kv_heads,
-                       .head_size = a->head_size,
-                       .qkv_bias = a->qkv_bias};
-    if (v.rotary.contains(a->rotary)) facts.positions = Positions::rotary;
+  for (const LayerValue& layer : v.layers) {
+    visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+      if (facts.attention || !decltype(kind)::facts(config)) return;
+      facts.attention = decltype(kind)::facts(config);
+      if (decltype(kind)::rotary(config)) facts.positions = Positions::rotary;
+    });
   }
   if (const nn::MlpConfig* mlp = v.first_mlp()) facts.feed_forward = feed_forward_facts(*mlp);
   if (const nn::MoeConfig* moe = v.first_moe()) facts.experts = expert_facts(*moe, v);

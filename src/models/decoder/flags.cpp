@@ -70,7 +70,25 @@ double concentration(double factor, double mscale, double mscale_all_dim) {
   return scale(mscale) / scale(mscale_all_dim);
 }
 
+// Multi-latent attention rotates adjacent dims, and takes YaRN's mscale-all-dim for its scores,
+// too.
+nn::RotaryConfig latent_rotary_of(const ModelFlags& f) {
+  nn::RotaryConfig r{.base = f.rotary_base, .interleaved = true};
+  if (!f.latent_yarn || f.rotary_scaling_factor == 1) return r;
+  r.scaling = nn::RopeScaling::yarn;
+  r.factor = f.rotary_scaling_factor;
+  r.original_positions = f.yarn_original_positions.value_or(4096);
+  r.beta_fast = f.yarn_beta_fast.value_or(32);
+  r.beta_slow = f.yarn_beta_slow.value_or(1);
+  r.truncate = f.yarn_round_to_int;
+  r.mscale = f.mscale;
+  r.mscale_all_dim = f.mscale_all_dim;
+  r.attention_factor = concentration(r.factor, f.mscale, f.mscale_all_dim);
+  return r;
+}
+
 nn::RotaryConfig rotary_of(const ModelFlags& f) {
+  if (f.multi_latent_attention) return latent_rotary_of(f);
   nn::RotaryConfig r{.base = f.rotary_base, .interleaved = f.rotary_interleaved};
   if (f.position_embedding == PositionEmbedding::yarn) {
     r.scaling = nn::RopeScaling::yarn;
@@ -130,6 +148,46 @@ nn::AttentionConfig attention_of(const ModelFlags& f, int64_t hidden) {
   a.sinks = sinks_of(f.softmax_type);
   a.output_gate = f.attention_output_gate;
   return a;
+}
+
+nn::LatentAttentionConfig latent_attention_of(const ModelFlags& f) {
+  struct Other {
+    bool given;
+    const char* flag;
+  };
+  for (const Other& other :
+       {Other{f.group_query_attention, "group-query-attention"},
+        {f.kv_channels.has_value(), "kv-channels"},
+        {f.qk_l2_norm, "qk-l2-norm"},
+        {f.softmax_type != SoftmaxType::vanilla, "softmax-type"},
+        {f.window_size.has_value(), "window-size"},
+        {f.no_rope_freq.has_value(), "no-rope-freq"},
+        {f.attention_output_gate, "attention-output-gate"},
+        {f.rotary_interleaved, "rotary-interleaved"},
+        {f.rotary_percent != 1, "rotary-percent"},
+        {f.rotary_interpolation.has_value(), "rotary-seq-len-interpolation-factor"},
+        {f.use_rope_scaling, "use-rope-scaling"},
+        {f.use_mup, "use-mup"},
+        {f.heterogeneous_layers || f.heterogeneous_layers_json,
+         "heterogeneous-layers-config-path"}})
+    MG_CHECK(!other.given, "--multi-latent-attention and --{} are mutually exclusive", other.flag);
+  MG_CHECK(f.position_embedding == PositionEmbedding::rope ||
+               f.position_embedding == PositionEmbedding::none,
+           "--multi-latent-attention needs --position-embedding-type rope (with YaRN's scaling by "
+           "--rotary-scaling-factor) or none");
+  return {.heads = required(f.num_attention_heads, "num-attention-heads"),
+          .query_rank = f.q_lora_rank.value_or(0),
+          .latent_rank = f.kv_lora_rank,
+          .head = {.plain = f.qk_head_dim, .rotated = f.qk_pos_emb_head_dim, .value = f.v_head_dim},
+          .normalized = f.qk_layernorm,
+          .norm_epsilon = f.norm_epsilon,
+          .output_bias = f.add_bias_linear,
+          .rotary = rotates(f) ? "default" : ""};
+}
+
+LayerValue::Mixer mixer_of(const ModelFlags& f, int64_t hidden) {
+  if (f.multi_latent_attention) return latent_attention_of(f);
+  return attention_of(f, hidden);
 }
 
 kernels::Activation activation_of(const ModelFlags& f) {
@@ -282,7 +340,7 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.learned_positions = f.position_embedding == PositionEmbedding::learned_absolute;
   const nn::NormConfig norm{
       .kind = f.normalization, .epsilon = f.norm_epsilon, .one_plus = f.layernorm_1p};
-  value.layers.assign(static_cast<size_t>(layers), {.mixer = attention_of(f, value.hidden_size),
+  value.layers.assign(static_cast<size_t>(layers), {.mixer = mixer_of(f, value.hidden_size),
                                                     .feed_forward = mlp_of(f, value.hidden_size),
                                                     .norm = norm});
   value.final_norm = norm;

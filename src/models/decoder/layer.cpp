@@ -2,31 +2,13 @@
 
 #include <cmath>
 
+#include "models/decoder/mixers/all.h"
 #include "nn/replicated_linear.h"
 #include "ops/elementwise.h"
 #include "ops/scale.h"
 
 namespace megatron::models {
 namespace {
-
-class AttentionSublayer final : public Sublayer {
- public:
-  AttentionSublayer(nn::Builder& builder, const std::string& name,
-                    const nn::AttentionConfig& config, const nn::AttentionPlace& place)
-      : config_(config), attention_(builder, name, config, place) {}
-  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const override {
-    return attention_(tape, x_TH, batch, train);
-  }
-  nn::LayerCache cache() const override {
-    return {.kv_heads = attention_.kv_heads(),
-            .head_size = config_.head_size,
-            .window = config_.window};
-  }
-
- private:
-  nn::AttentionConfig config_;
-  nn::Attention attention_;
-};
 
 class MlpSublayer final : public Sublayer {
  public:
@@ -95,22 +77,24 @@ parallel::Init output_init(const DecoderValue& model) {
       std::sqrt(2.0 * static_cast<double>(model.num_layers()) * model.width_multiplier));
 }
 
+void PositionTables::add(const RotaryUse& use, const DecoderValue& model, Runtime& runtime,
+                         DType type) {
+  nn::RotaryConfig rotary = model.rotary.at(use.name);
+  rotary.attention_factor = rotary.amplitude(model.max_position_embeddings);
+  rotary_.try_emplace({use.name, use.head_size}, runtime, type, model.positions(), use.head_size,
+                      rotary);
+}
+
 void PositionTables::add(const nn::AttentionConfig& a, const DecoderValue& model, Runtime& runtime,
                          DType type) {
-  const int64_t positions = model.positions();
-  if (!a.rotary.empty()) {
-    nn::RotaryConfig rotary = model.rotary.at(a.rotary);
-    rotary.attention_factor = rotary.amplitude(model.max_position_embeddings);
-    rotary_.try_emplace({a.rotary, a.head_size}, runtime, type, positions, a.head_size, rotary);
-  }
   const TemperatureKey key{a.temperature.scale, a.temperature.step, a.head_size};
   if (a.temperature.scale != 0 && !temperatures_.contains(key))
     temperatures_[key] =
-        nn::temperature_table(runtime, type, positions, a.head_size, a.temperature);
+        nn::temperature_table(runtime, type, model.positions(), a.head_size, a.temperature);
 }
 
-const nn::RotaryTables* PositionTables::rotary(const nn::AttentionConfig& a) const {
-  return a.rotary.empty() ? nullptr : &rotary_.at({a.rotary, a.head_size});
+const nn::RotaryTables* PositionTables::rotary(const std::optional<RotaryUse>& use) const {
+  return use ? &rotary_.at({use->name, use->head_size}) : nullptr;
 }
 
 const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a) const {
@@ -120,33 +104,23 @@ const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a)
 
 Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
 
+std::unique_ptr<Sublayer> build_linear(nn::Builder& builder, const std::string& name,
+                                       const LayerPlace& place) {
+  return std::make_unique<LinearSublayer>(builder, name, place);
+}
+
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
                                          const LayerValue::Mixer& value, const LayerPlace& place) {
-  if (std::holds_alternative<NoOp>(value)) return nullptr;
-  if (std::holds_alternative<LinearConfig>(value))
-    return std::make_unique<LinearSublayer>(builder, name, place);
-  const auto& config = std::get<nn::AttentionConfig>(value);
-  const DecoderValue& model = place.model;
-  return std::make_unique<AttentionSublayer>(
-      builder, name, config,
-      nn::AttentionPlace{.hidden = model.hidden_size,
-                         .norm = model.layers[static_cast<size_t>(place.index)].norm,
-                         .rotary = place.positions.rotary(config),
-                         .temperature = place.positions.temperature(config),
-                         .dropout = model.attention_dropout,
-                         .seed = place.seed,
-                         .layer = place.state_layer,
-                         .index = place.index,
-                         .init = matrix_init(model),
-                         .output_init = output_init(model)});
+  return visit_mixer(value, [&](auto kind, const auto& config) {
+    return decltype(kind)::build(builder, name, config, place);
+  });
 }
 
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
                                          const LayerValue::FeedForward& value,
                                          const LayerPlace& place) {
   if (std::holds_alternative<NoOp>(value)) return nullptr;
-  if (std::holds_alternative<LinearConfig>(value))
-    return std::make_unique<LinearSublayer>(builder, name, place);
+  if (std::holds_alternative<LinearConfig>(value)) return build_linear(builder, name, place);
   if (const auto* moe = std::get_if<nn::MoeConfig>(&value))
     return std::make_unique<MoeSublayer>(builder, name, place.index, place.model.hidden_size, *moe,
                                          place.model.router, matrix_init(place.model),

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -31,13 +32,21 @@ class Sublayer {
   virtual nn::LayerCache cache() const { return {}; }
 };
 
+// A rotary table of the model that a mixer uses, for heads of this size.
+struct RotaryUse {
+  std::string name;
+  int64_t head_size = 0;
+};
+
 // Tables indexed by position that the layers of a model share.
 class PositionTables {
  public:
+  void add(const RotaryUse& use, const DecoderValue& model, Runtime& runtime, DType type);
+  // The temperature of an attention, if it has one.
   void add(const nn::AttentionConfig& attention, const DecoderValue& model, Runtime& runtime,
            DType type);
-  // Rotary tables of an attention that was added; null: it has none.
-  const nn::RotaryTables* rotary(const nn::AttentionConfig& attention) const;
+  // Tables that were added; null: none is used.
+  const nn::RotaryTables* rotary(const std::optional<RotaryUse>& use) const;
   const nn::RotaryTable* temperature(const nn::AttentionConfig& attention) const;
 
  private:
@@ -61,6 +70,9 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
                                          const LayerValue::FeedForward& value,
                                          const LayerPlace& place);
+
+std::unique_ptr<Sublayer> build_linear(nn::Builder& builder, const std::string& name,
+                                       const LayerPlace& place);
 
 class DecoderLayer {
  public:

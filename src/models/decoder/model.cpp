@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "models/decoder/mixers/all.h"
 #include "ops/elementwise.h"
 #include "ops/scale.h"
 #include "ops/squared_error.h"
@@ -38,12 +39,16 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
                            name != "position_embedding.weight";
-  if (!name.ends_with("attention.qkv.weight")) return;
-  const auto index = static_cast<size_t>(std::stoll(name.substr(name.find('.') + 1)));
-  const nn::AttentionConfig& a = *value.layers[index].attention();
-  const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
-  placed.matrices = {q, k, k};
-  if (a.output_gate) placed.matrices.insert(placed.matrices.begin(), q);
+  if (!name.starts_with("layers.")) return;
+  const size_t dot = name.find('.', 7);
+  const auto index = static_cast<size_t>(std::stoll(name.substr(7, dot - 7)));
+  constexpr std::string_view kMixer = ".attention";
+  const std::string_view rest = std::string_view(name).substr(dot);
+  if (!rest.starts_with(kMixer)) return;
+  visit_mixer(value.layers[index].mixer, [&](auto kind, const auto& config) {
+    const auto rows = decltype(kind)::matrices(config, rest.substr(kMixer.size()));
+    if (!rows.empty()) placed.matrices = rows;
+  });
 }
 
 }  // namespace
@@ -60,7 +65,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
                                                     : value.embedding_scale) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= value.num_layers());
-  nn::Builder builder(runtime, type, placement, ranks, adapters);
+  nn::Builder builder(runtime, type, placement, ranks, adapters, seed);
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
   build_layers(builder, seed);
@@ -86,9 +91,14 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
 
 // The tables that layers of this part use.
 void DecoderModel::build_positions(Runtime& runtime, DType type) {
-  for (int64_t i = 0; i < part_.layers; ++i)
-    if (const auto* a = value_.layers[static_cast<size_t>(part_.first_layer + i)].attention())
-      positions_.add(*a, value_, runtime, type);
+  for (int64_t i = 0; i < part_.layers; ++i) {
+    const LayerValue& layer = value_.layers[static_cast<size_t>(part_.first_layer + i)];
+    visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+      if (const auto use = decltype(kind)::rotary(config))
+        positions_.add(*use, value_, runtime, type);
+    });
+    if (const auto* a = layer.attention()) positions_.add(*a, value_, runtime, type);
+  }
 }
 
 void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
@@ -129,6 +139,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
 void DecoderModel::list_parameters(nn::Builder& builder) {
   owned_ = builder.take();
   adapters_ = builder.take_adapters();
+  expert_adapters_ = builder.take_expert_adapters();
   for (const auto& placed : owned_) {
     describe(*placed, value_);
     if (placed->role == parallel::Role::embedding && !value_.untied) {
@@ -209,6 +220,12 @@ Var DecoderModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch
   if (value_.score_labels > 0) return logits(tape, in);
   return output_.table->log_probabilities(tape, head_input(tape, in), batch.labelled, output_.use,
                                           value_.logits_soft_cap);
+}
+
+Tensor DecoderModel::entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (value_.score_labels > 0) return {};
+  return output_.table->entropies(tape, head_input(tape, in).value, batch.labelled, output_.use,
+                                  value_.logits_soft_cap);
 }
 
 Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {

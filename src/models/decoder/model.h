@@ -28,11 +28,15 @@ class DecoderModel final : public Stage {
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override;
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Tensor entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   std::span<const std::pair<std::string, ops::LowRank>> adapters() const override {
     return adapters_;
+  }
+  std::span<const std::pair<std::string, ops::ExpertLowRank>> expert_adapters() const override {
+    return expert_adapters_;
   }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
@@ -72,6 +76,7 @@ class DecoderModel final : public Stage {
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;
   std::vector<std::pair<std::string, ops::LowRank>> adapters_;
+  std::vector<std::pair<std::string, ops::ExpertLowRank>> expert_adapters_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;

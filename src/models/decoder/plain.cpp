@@ -2,17 +2,18 @@
 #include <cmath>
 
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
 namespace {
 
-using Row = std::vector<double>;
-using Rows = std::vector<Row>;  // one per token
+using Row = PlainRow;
+using Rows = PlainRows;
 
-class PlainDecoder {
+class PlainDecoder : private PlainParts {
  public:
   PlainDecoder(const DecoderValue& value, const FamilyTensors& map, const PlainTensors& weights)
-      : v_(value), map_(map), weights_(weights) {}
+      : PlainParts(value, map, weights), v_(value) {}
 
   Row losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
     Rows x = embedded(tokens);
@@ -29,48 +30,6 @@ class PlainDecoder {
   }
 
  private:
-  // Assembles a parameter of this program from the tensors on disk. Its dims are [rows], [rows,
-  // columns] or [experts, rows, columns].
-  Row tensor(const std::string& name, const Shape& shape) const {
-    Row result(static_cast<size_t>(shape.elements()));
-    for (const parallel::CanonicalTensor& part : placement_of(map_, v_, name, shape).tensors) {
-      const Row& stored = weights_.at(part.name);
-      for_each_element(part, [&](std::span<const int64_t> theirs, std::span<const int64_t> ours) {
-        std::vector<int64_t> at(theirs.begin(), theirs.end());
-        std::vector<int64_t> dims;
-        for (int d = 0; d < part.global.rank(); ++d) dims.push_back(part.global[d]);
-        if (part.transposed) {
-          std::swap(at.end()[-1], at.end()[-2]);
-          std::swap(dims.end()[-1], dims.end()[-2]);
-        }
-        int64_t from = 0, to = 0;
-        for (size_t d = 0; d < at.size(); ++d) {
-          from = from * dims[d] + at[d];
-          to = to * shape[static_cast<int>(d)] + ours[d];
-        }
-        result[static_cast<size_t>(to)] = stored[static_cast<size_t>(from)];
-      });
-    }
-    return result;
-  }
-
-  // Calls f(indices in the tensor, indices in our parameter).
-  template <class F>
-  static void for_each_element(const parallel::CanonicalTensor& part, const F& f) {
-    std::vector<int64_t> theirs(static_cast<size_t>(part.global.rank())), ours(theirs);
-    const auto walk = [&](auto&& self, size_t axis) -> void {
-      if (axis == theirs.size()) return f(theirs, ours);
-      for (const parallel::Slice& slice : part.slices(static_cast<int>(axis))) {
-        for (int64_t i = 0; i < slice.size; ++i) {
-          theirs[axis] = slice.global_begin + i;
-          ours[axis] = slice.local_begin + i;
-          self(self, axis + 1);
-        }
-      }
-    };
-    walk(walk, 0);
-  }
-
   Rows embedded(std::span<const int32_t> tokens) const {
     const auto hidden = static_cast<size_t>(v_.hidden_size);
     const Row table = tensor("embedding.weight", {v_.vocab_size, v_.hidden_size});
@@ -108,14 +67,14 @@ class PlainDecoder {
     };
     if (layer.order != LayerValue::Order::sequential && mixes && feeds) {
       const bool one = layer.order == LayerValue::Order::parallel_one_norm;
-      const Rows mixed = mix(before(x, "attention"), name + "attention", layer);
+      const Rows mixed = this->mixed(before(x, "attention"), name + "attention", layer);
       const Rows fed = feed(before(x, one ? "attention" : "mlp"), name + "mlp", layer);
       add(x, mixed, layer.residual_multiplier);
       add(x, fed, layer.residual_multiplier);
       return;
     }
     if (mixes) {
-      const Rows mixed = mix(before(x, "attention"), name + "attention", layer);
+      const Rows mixed = this->mixed(before(x, "attention"), name + "attention", layer);
       add(x, after(mixed, "attention"), layer.residual_multiplier);
     }
     if (feeds) {
@@ -124,165 +83,10 @@ class PlainDecoder {
     }
   }
 
-  Row normed(const Row& x, const Row& weight, const Row& bias, const nn::NormConfig& norm) const {
-    double mean = 0, square = 0;
-    const auto n = static_cast<double>(x.size());
-    if (norm.kind == nn::Normalization::layer_norm)
-      for (const double value : x) mean += value / n;
-    for (const double value : x) square += (value - mean) * (value - mean) / n;
-    Row y;
-    for (size_t h = 0; h < x.size(); ++h) {
-      const double factor = weight.empty() ? 1 : norm.weight_offset() + weight[h];
-      y.push_back((x[h] - mean) / std::sqrt(square + norm.epsilon) * factor +
-                  (bias.empty() ? 0 : bias[h]));
-    }
-    return y;
-  }
-
-  Rows normed(const Rows& x, const std::string& name, const nn::NormConfig& norm) const {
-    const auto width = static_cast<int64_t>(x.at(0).size());
-    const Row weight = tensor(name + ".weight", {width});
-    const Row bias = norm.has_bias() ? tensor(name + ".bias", {width}) : Row();
-    Rows y;
-    for (const Row& row : x) y.push_back(normed(row, weight, bias, norm));
-    return y;
-  }
-
-  Rows linear(const Rows& x, const std::string& name, int64_t out, bool has_bias) const {
-    const auto in = static_cast<int64_t>(x.at(0).size());
-    const Row weight = tensor(name + ".weight", {out, in});
-    const Row bias = has_bias ? tensor(name + ".bias", {out}) : Row(static_cast<size_t>(out));
-    Rows y;
-    for (const Row& row : x) {
-      Row result = bias;
-      for (size_t o = 0; o < result.size(); ++o)
-        for (size_t i = 0; i < row.size(); ++i) result[o] += row[i] * weight[o * row.size() + i];
-      y.push_back(std::move(result));
-    }
-    return y;
-  }
-
-  // Heads of a token one after another; each, or all together, are normalised and rotated.
-  void norm_heads(Rows& x, const std::string& name, const nn::AttentionConfig& a,
-                  const nn::NormConfig& norm) const {
-    if (a.qk_norm == nn::QkNorm::none) return;
-    nn::NormConfig kind = norm;
-    if (a.qk_norm == nn::QkNorm::l2) {
-      kind.kind = nn::Normalization::rms_norm;
-      kind.epsilon /= std::pow(amplitude(a), 2);  // in Llama 4 the norm follows the rotation
-    }
-    const auto width = static_cast<int64_t>(x.at(0).size());
-    const int64_t row = a.qk_norm == nn::QkNorm::full_width ? width : a.head_size;
-    Row weight, bias;
-    if (a.qk_norm != nn::QkNorm::l2) {
-      weight = tensor(name + ".weight", {row});
-      if (kind.has_bias()) bias = tensor(name + ".bias", {row});
-    }
-    for (Row& all : x) {
-      for (auto begin = all.begin(); begin != all.end(); begin += row) {
-        const Row y = normed(Row(begin, begin + row), weight, bias, kind);
-        std::copy(y.begin(), y.end(), begin);
-      }
-    }
-  }
-
-  double amplitude(const nn::AttentionConfig& a) const {
-    return a.rotary.empty() ? 1 : v_.rotary.at(a.rotary).amplitude(v_.max_position_embeddings);
-  }
-
-  void rotate(Rows& x, const nn::AttentionConfig& a) const {
-    if (a.rotary.empty()) return;
-    const nn::RotaryConfig& r = v_.rotary.at(a.rotary);
-    const Row frequencies = r.frequencies(a.head_size, static_cast<int64_t>(x.size()));
-    const double amplitude = a.qk_norm == nn::QkNorm::l2 ? 1 : this->amplitude(a);
-    const size_t half = frequencies.size();
-    for (size_t t = 0; t < x.size(); ++t) {
-      for (size_t head = 0; head < x[t].size(); head += static_cast<size_t>(a.head_size)) {
-        for (size_t i = 0; i < half; ++i) {
-          const double angle = static_cast<double>(t) * frequencies[i];
-          double &first = x[t][head + (r.interleaved ? 2 * i : i)],
-                 &second = x[t][head + (r.interleaved ? 2 * i + 1 : i + half)];
-          const double turned = first * std::cos(angle) - second * std::sin(angle);
-          second = amplitude * (first * std::sin(angle) + second * std::cos(angle));
-          first = amplitude * turned;
-        }
-      }
-    }
-  }
-
-  Rows mix(const Rows& x, const std::string& name, const LayerValue& layer) const {
-    const nn::AttentionConfig* a = layer.attention();
-    if (a == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
-    const int64_t query = a->heads * a->head_size, key = a->kv_heads * a->head_size,
-                  gates = a->output_gate ? query : 0;
-    Rows q, gate, k, v;
-    for (const Row& row : linear(x, name + ".qkv", query + gates + 2 * key, a->qkv_bias)) {
-      auto at = row.begin();
-      for (const auto& [part, size] :
-           {std::pair{&q, query}, {&gate, gates}, {&k, key}, {&v, key}}) {
-        part->emplace_back(at, at + size);
-        at += size;
-      }
-    }
-    norm_heads(q, name + ".q_norm", *a, layer.norm);
-    norm_heads(k, name + ".k_norm", *a, layer.norm);
-    if (a->qkv_clip > 0)
-      for (Rows* rows : {&q, &k, &v}) clip(*rows, a->qkv_clip);
-    rotate(q, *a);
-    rotate(k, *a);
-    for (size_t t = 0; t < q.size(); ++t)
-      for (double& element : q[t]) element *= temperature(a->temperature, t);
-    const Row sinks = a->sinks == nn::Sinks::learned ? tensor(name + ".sinks", {a->heads}) : Row();
-    Rows out;
-    for (size_t t = 0; t < x.size(); ++t) {
-      Row row;
-      for (int64_t n = 0; n < a->heads; ++n) {
-        double sink = 0;  // e^sink
-        if (a->sinks != nn::Sinks::none)
-          sink = std::exp(sinks.empty() ? 0 : sinks[static_cast<size_t>(n)]);
-        attend(q, k, v, t, n, *a, sink, row);
-      }
-      for (size_t i = 0; i < gate[t].size(); ++i) row[i] /= 1 + std::exp(-gate[t][i]);
-      out.push_back(std::move(row));
-    }
-    return linear(out, name + ".output", v_.hidden_size, a->output_bias);
-  }
-
-  static void clip(Rows& x, double limit) {
-    for (Row& row : x)
-      for (double& element : row) element = std::clamp(element, -limit, limit);
-  }
-
-  static double temperature(const nn::Temperature& by, size_t t) {
-    const auto step = static_cast<size_t>(by.step);
-    return 1 + by.scale * std::log(1 + static_cast<double>((t + 1) / step));
-  }
-
-  // The first position that a query at t sees.
-  static int64_t first_seen(int64_t t, const nn::AttentionConfig& a) {
-    int64_t first = 0;
-    if (a.window > 0) first = std::max(first, t - a.window + 1);
-    if (a.chunk > 0) first = std::max(first, t / a.chunk * a.chunk);
-    return first;
-  }
-
-  // Appends head n of token t's result to `row`.
-  static void attend(const Rows& q, const Rows& k, const Rows& v, size_t t, int64_t n,
-                     const nn::AttentionConfig& a, double sink, Row& row) {
-    const auto size = static_cast<size_t>(a.head_size), begin = static_cast<size_t>(n) * size;
-    const size_t shared = static_cast<size_t>(n / (a.heads / a.kv_heads)) * size;
-    const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.head_size));
-    double sum = sink;
-    Row value(size);
-    for (auto s = static_cast<size_t>(first_seen(static_cast<int64_t>(t), a)); s <= t; ++s) {
-      double score = 0;
-      for (size_t d = 0; d < size; ++d) score += scale * q[t][begin + d] * k[s][shared + d];
-      if (a.soft_cap > 0) score = a.soft_cap * std::tanh(score / a.soft_cap);
-      const double p = std::exp(score);
-      sum += p;
-      for (size_t d = 0; d < size; ++d) value[d] += p * v[s][shared + d];
-    }
-    for (const double d : value) row.push_back(d / sum);
+  Rows mixed(const Rows& x, const std::string& name, const LayerValue& layer) const {
+    return visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+      return decltype(kind)::plain(*this, x, name, config, layer.norm);
+    });
   }
 
   static double activated(kernels::Activation function, double x) {
@@ -449,8 +253,6 @@ class PlainDecoder {
   }
 
   const DecoderValue& v_;
-  const FamilyTensors& map_;
-  const PlainTensors& weights_;
 };
 
 }  // namespace

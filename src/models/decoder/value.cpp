@@ -5,124 +5,15 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "models/decoder/mixers/all.h"
+#include "models/decoder/value_checks.h"
 #include "models/facts.h"
 
 namespace megatron::models {
 namespace {
 
-// Far above any model, and small enough that no product of sizes exceeds 63 bits.
-constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
-                  kMaxHeads = 1 << 14, kMaxHeadSize = 1 << 16;
-
-void check_size(int64_t value, int64_t limit, std::string_view flag) {
-  MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
-}
-
-void check_number(double value, bool good, std::string_view flag, std::string_view wanted) {
-  MG_CHECK(good && std::isfinite(value), "--{} is {}; it must be {}", flag, value, wanted);
-}
-
 void check_norm(const nn::NormConfig& norm) {
   check_number(norm.epsilon, norm.epsilon > 0, "norm-epsilon", "positive");
-}
-
-void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t head_size) {
-  check_number(r.base, r.base > 0, "rotary-base", "positive");
-  check_number(r.fraction, r.fraction > 0 && r.fraction <= 1, "rotary-percent", "in (0, 1]");
-  const int64_t dims = r.dims(head_size);
-  MG_CHECK(dims > 0,
-           "--rotary-percent {} of the head size {} is less than one pair of dims to rotate; "
-           "change one of them",
-           r.fraction, head_size);
-  MG_CHECK(r.fraction < 1 || head_size % 2 == 0,
-           "the head size is {}; rotary position embeddings need an even one: change "
-           "--kv-channels or --num-attention-heads",
-           head_size);
-  if (r.scaling == nn::RopeScaling::none) return;
-  const auto positive = [&](double value, std::string_view what) {
-    MG_CHECK(value > 0 && std::isfinite(value),
-             "the RoPE scaling '{}' has {} = {}; it must be positive", name, what, value);
-  };
-  if (r.scaling != nn::RopeScaling::longrope) positive(r.factor, "factor");
-  if (r.scaling == nn::RopeScaling::linear) return;
-  MG_CHECK(
-      r.original_positions > 0 && r.original_positions <= kMaxPositions,
-      "the RoPE scaling '{}' has original_max_position_embeddings = {}; it must lie in [1, {}]",
-      name, r.original_positions, kMaxPositions);
-  if (r.scaling == nn::RopeScaling::llama3) {
-    positive(r.low_freq_factor, "low_freq_factor");
-    MG_CHECK(r.high_freq_factor > r.low_freq_factor && std::isfinite(r.high_freq_factor),
-             "the RoPE scaling '{}' has high_freq_factor = {}; it must be above low_freq_factor, "
-             "{}",
-             name, r.high_freq_factor, r.low_freq_factor);
-  }
-  if (r.scaling == nn::RopeScaling::yarn) {
-    positive(r.beta_fast, "beta_fast");
-    positive(r.beta_slow, "beta_slow");
-    MG_CHECK(r.base > 1, "--rotary-base is {}; YaRN scaling needs one above 1", r.base);
-    for (const double value : {r.mscale, r.mscale_all_dim, r.attention_factor})
-      MG_CHECK(value >= 0 && std::isfinite(value),
-               "the RoPE scaling '{}' has a scale of {}; it must be 0 or more", name, value);
-  }
-  if (r.scaling == nn::RopeScaling::dynamic)
-    MG_CHECK(dims > 2, "dynamic RoPE scaling rotates {} dims; it needs at least 4", dims);
-  if (r.scaling == nn::RopeScaling::longrope) {
-    for (const auto& [factors, what] :
-         {std::pair{&r.short_factor, "short_factor"}, {&r.long_factor, "long_factor"}}) {
-      MG_CHECK(std::ssize(*factors) == dims / 2,
-               "the RoPE scaling '{}' has {} numbers in {}; {} rotated dims need {}", name,
-               factors->size(), what, dims, dims / 2);
-      for (const double value : *factors) positive(value, what);
-    }
-    MG_CHECK(
-        r.original_positions > 1 || r.attention_factor > 0,
-        "the RoPE scaling '{}' has original_max_position_embeddings = 1; longrope needs at least "
-        "2",
-        name);
-  }
-}
-
-void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
-  check_size(a.heads, kMaxHeads, "num-attention-heads");
-  check_size(a.kv_heads, kMaxHeads, "num-query-groups");
-  MG_CHECK(
-      a.heads % a.kv_heads == 0,
-      "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
-      a.heads, a.kv_heads);
-  check_size(a.head_size, kMaxHeadSize, "kv-channels");
-  MG_CHECK(a.heads * a.head_size <= kMaxWidth,
-           "--num-attention-heads {} times the head size {} (--kv-channels) is above {}", a.heads,
-           a.head_size, kMaxWidth);
-  MG_CHECK(std::isfinite(a.scale) && a.scale >= 0,
-           "the scale of attention scores is {}; it must be positive", a.scale);
-  check_number(a.soft_cap, a.soft_cap >= 0, "attn-logit-softcapping", "0 or more");
-  MG_CHECK(a.window >= 0 && a.window <= kMaxPositions,
-           "--window-size covers {} tokens; the number must lie in [1, {}]", a.window,
-           kMaxPositions);
-  MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
-           "the attention chunk size is {} tokens; it must lie in [1, {}]", a.chunk, kMaxPositions);
-  check_number(a.qkv_clip, a.qkv_clip >= 0, "clip-qkv", "0 or more");
-  check_number(a.temperature.scale, true, "attention-temperature-scale", "finite");
-  if (a.temperature.scale != 0) {
-    MG_CHECK(a.temperature.step > 0,
-             "the attention temperature changes every {} positions; the number must be positive",
-             a.temperature.step);
-    MG_CHECK(a.head_size % 2 == 0,
-             "the head size is {}; an attention temperature needs an even one: change "
-             "--kv-channels or --num-attention-heads",
-             a.head_size);
-    constexpr int64_t kMax = 1 << 24;
-    MG_CHECK(model.positions() <= kMax,
-             "--max-position-embeddings is {}; with an attention temperature, which needs a table "
-             "of all positions, the maximum is {}",
-             model.positions(), kMax);
-  }
-  if (a.rotary.empty()) return;
-  const auto found = model.rotary.find(a.rotary);
-  MG_CHECK(found != model.rotary.end(),
-           "a layer uses the rotary position embedding '{}', which the model does not define",
-           a.rotary);
-  check_rotary(found->first, found->second, a.head_size);
 }
 
 void check_mlp(const nn::MlpConfig& mlp, std::string_view width = "ffn-hidden-size") {
@@ -172,7 +63,8 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
                "other than 0");
   MG_CHECK(layer.order == LayerValue::Order::sequential || (layer.norm_before && !layer.norm_after),
            "parallel attention and MLP must be pre-norm");
-  if (const nn::AttentionConfig* a = layer.attention()) check_attention(model, *a);
+  visit_mixer(layer.mixer,
+              [&](auto kind, const auto& config) { decltype(kind)::check(model, config); });
   if (const nn::MlpConfig* mlp = layer.mlp()) check_mlp(*mlp);
   if (const nn::MoeConfig* moe = layer.moe()) check_moe(*moe);
 }

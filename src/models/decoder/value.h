@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "nn/attention.h"
+#include "models/decoder/mixers/list.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
 #include "nn/norm.h"
@@ -19,17 +19,8 @@
 
 namespace megatron::models {
 
-// Replacements for attention or MLP: a single matrix [H,H], or nothing at all, not even the norm
-// (Bercovich et al. 2024).
-struct LinearConfig {
-  bool operator==(const LinearConfig&) const = default;
-};
-struct NoOp {
-  bool operator==(const NoOp&) const = default;
-};
-
 struct LayerValue {
-  using Mixer = std::variant<nn::AttentionConfig, LinearConfig, NoOp>;
+  using Mixer = MixerValue;
   using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp, nn::MoeConfig>;
   // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x))
   // + feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).

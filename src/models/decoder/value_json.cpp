@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "models/decoder/value.h"
+#include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
 namespace {
@@ -56,25 +56,6 @@ constexpr auto kRotary = [](auto& r, auto&& f) {
   f("correction-range-round-to-int", r.truncate, false);
   f("short-factor", r.short_factor, false);
   f("long-factor", r.long_factor, false);
-};
-
-constexpr auto kAttention = [](auto& a, auto&& f) {
-  f("num-attention-heads", a.heads, true);
-  f("num-query-groups", a.kv_heads, true);
-  f("kv-channels", a.head_size, true);
-  f("qkv-bias", a.qkv_bias, true);
-  f("attention-output-bias", a.output_bias, true);
-  f("softmax-scale", a.scale, false);
-  f("attn-logit-softcapping", a.soft_cap, false);
-  f("window-size", a.window, false);
-  f("attention-chunk-size", a.chunk, false);
-  f("qk-norm", a.qk_norm, false);
-  f("softmax-sinks", a.sinks, false);
-  f("qkv-clip", a.qkv_clip, false);
-  f("attention-output-gate", a.output_gate, false);
-  f("temperature-scale", a.temperature.scale, false);
-  f("temperature-step", a.temperature.step, false);
-  f("rotary", a.rotary, false);
 };
 
 constexpr auto kMlp = [](auto& m, auto&& f) {
@@ -211,13 +192,6 @@ class Reader {
   std::set<std::string, std::less<>> known_;
 };
 
-// The kind of a mixer or a feed-forward other than the usual one.
-template <class Variant>
-const char* other_kind(const Variant& part) {
-  if (std::holds_alternative<LinearConfig>(part)) return "linear";
-  return std::holds_alternative<NoOp>(part) ? "none" : "moe";
-}
-
 template <class Part>
 Part read_as(Reader& reader, auto fields) {
   Part part;
@@ -225,24 +199,41 @@ Part read_as(Reader& reader, auto fields) {
   return part;
 }
 
-template <class Usual, class Variant>
-Variant read_part(Reader& reader, std::string_view name, auto fields) {
-  const Json* kind = reader.object(name);
-  if (kind == nullptr) return read_as<Usual>(reader, fields);
-  if (kind->as_string() == "linear") return LinearConfig{};
-  if constexpr (std::is_constructible_v<Variant, nn::MoeConfig>)
-    if (kind->as_string() == "moe") return read_as<nn::MoeConfig>(reader, kMoe);
-  MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is unknown", name,
-           kind->as_string());
+// The mixer of the named kind; attention is not named.
+template <size_t kIndex = 0>
+LayerValue::Mixer read_mixer(Reader& reader, std::string_view name) {
+  if constexpr (kIndex == std::variant_size_v<LayerValue::Mixer>) {
+    fail("the model's description, mixer: '{}' is unknown", name);
+  } else {
+    using Config = std::variant_alternative_t<kIndex, LayerValue::Mixer>;
+    if (Mixer<Config>::kName != name) return read_mixer<kIndex + 1>(reader, name);
+    Config config;
+    Mixer<Config>::fields(config, reader);
+    return config;
+  }
+}
+
+LayerValue::FeedForward read_feed_forward(Reader& reader) {
+  const Json* kind = reader.object("feed-forward");
+  if (kind == nullptr) return read_as<nn::MlpConfig>(reader, kMlp);
+  const std::string& name = kind->as_string();
+  if (name == "linear") return LinearConfig{};
+  if (name == "moe") return read_as<nn::MoeConfig>(reader, kMoe);
+  MG_CHECK(name == "none", "the model's description, feed-forward: '{}' is unknown", name);
   return NoOp{};
 }
 
+const char* other_kind(const LayerValue::FeedForward& part) {
+  if (std::holds_alternative<LinearConfig>(part)) return "linear";
+  return std::holds_alternative<NoOp>(part) ? "none" : "moe";
+}
+
 void write_layer(Json::Object& to, const LayerValue& layer) {
-  if (const auto* attention = layer.attention()) {
-    write(to, *attention, kAttention);
-  } else {
-    to.emplace_back("mixer", other_kind(layer.mixer));
-  }
+  visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+    using Kind = decltype(kind);
+    if (layer.attention() == nullptr) to.emplace_back("mixer", Kind::kName);
+    write(to, config, [](auto& value, auto&& f) { Kind::fields(value, f); });
+  });
   if (const auto* mlp = layer.mlp()) {
     write(to, *mlp, kMlp);
   } else {
@@ -255,9 +246,10 @@ void write_layer(Json::Object& to, const LayerValue& layer) {
 
 LayerValue read_layer(Reader& reader) {
   LayerValue layer;
-  layer.mixer = read_part<nn::AttentionConfig, LayerValue::Mixer>(reader, "mixer", kAttention);
-  layer.feed_forward =
-      read_part<nn::MlpConfig, LayerValue::FeedForward>(reader, "feed-forward", kMlp);
+  const Json* mixer = reader.object("mixer");
+  layer.mixer =
+      read_mixer(reader, mixer == nullptr ? std::string_view("attention") : mixer->as_string());
+  layer.feed_forward = read_feed_forward(reader);
   kNorm(layer.norm, reader);
   kLayer(layer, reader);
   return layer;

@@ -210,8 +210,6 @@ Json write_rotary(const nn::RotaryConfig& rotary, bool partial) {
   if (scaling == RopeScaling::yarn) {
     p.set("beta_fast", rotary.beta_fast);
     p.set("beta_slow", rotary.beta_slow);
-    if (rotary.mscale != 0) p.set("mscale", rotary.mscale);
-    if (rotary.mscale_all_dim != 0) p.set("mscale_all_dim", rotary.mscale_all_dim);
   }
   if (rotary.attention_factor != 0) p.set("attention_factor", rotary.attention_factor);
   if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
@@ -219,6 +217,10 @@ Json write_rotary(const nn::RotaryConfig& rotary, bool partial) {
   if (scaling == RopeScaling::llama3) {
     p.set("high_freq_factor", rotary.high_freq_factor);
     p.set("low_freq_factor", rotary.low_freq_factor);
+  }
+  if (scaling == RopeScaling::yarn) {
+    if (rotary.mscale != 0) p.set("mscale", rotary.mscale);
+    if (rotary.mscale_all_dim != 0) p.set("mscale_all_dim", rotary.mscale_all_dim);
   }
   if (scaling == RopeScaling::longrope)
     p.set("long_factor", Json::Array(rotary.long_factor.begin(), rotary.long_factor.end()));

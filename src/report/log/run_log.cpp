@@ -34,6 +34,9 @@ void LogSettings::fields(Fields& f) {
                         "format of step and evaluation lines on the console: console (at most 120 "
                         "columns) or megatron (Megatron-LM's format, for scripts that parse it)");
   f.add_switch("log-params-norm", &log_params_norm, true, "also log the L2 norm of the weights");
+  f.add_switch("log-entropy", &log_entropy, true,
+               "also log the mean entropy of the next token over the tokens that carry loss, for "
+               "which each step computes their logits once more");
   f.add_switch("log-num-zeros-in-grad", &log_num_zeros_in_grad, true,
                "also log the number of zero elements in the gradients");
   f.add_switch("log-progress", &log_progress, true,

@@ -20,7 +20,7 @@ struct LogSettings {
   std::optional<std::string> log_jsonl;  // default: log.jsonl in the --save directory
   std::optional<std::string> tensorboard_dir;
   int64_t tensorboard_log_interval = 1;
-  bool log_params_norm = false, log_num_zeros_in_grad = false;
+  bool log_params_norm = false, log_num_zeros_in_grad = false, log_entropy = false;
   bool log_progress = false;     // progress.txt in the --save directory (progress_file.h)
   int64_t timing_log_level = 0;  // level of the timers (timers.h)
   std::string timing_log_option = "minmax";

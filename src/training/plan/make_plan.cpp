@@ -258,8 +258,8 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
           .iterations = *s.batch.train_iters,
           .reference = options.task != nullptr && options.task->needs_reference() &&
                        !s.data.precompute_reference && !has_base_reference(model, s.data),
-          .flops = plan::step_flops(model, vocabulary.padded_size, schedule.batch(last),
-                                    *s.batch.seq_length),
+          .flops = plan::step_flops(model, sequence_flops(s, model), vocabulary.padded_size,
+                                    schedule.batch(last), *s.batch.seq_length),
           .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),
           .machine = limits.memory,
           .cgroup = limits.memory_limit_file,
@@ -393,10 +393,21 @@ plan::Plan with_attention_workspace(
 
 }  // namespace
 
+double sequence_flops(const settings::TrainSettings& settings, const models::Model& model) {
+  const int64_t length = *settings.batch.seq_length;
+  if (!FrozenParameters::any(model, settings.optimizer.freeze))
+    return model->training_flops(length);
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const auto whole = model.build(meta, DType::f32, 0);
+  FrozenParameters(model, settings.optimizer.freeze).apply(*whole);
+  return plan::executed_flops(*whole, meta, length);
+}
+
 StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model,
                          const Task* task) {
   return {.loss_scope = settings.batch.scope(),
           .objective = task == nullptr ? nullptr : task->objective(),
+          .log_entropy = settings.log.log_entropy,
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
           .hidden = model->hidden_size(),

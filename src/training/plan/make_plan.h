@@ -45,6 +45,10 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
 // Returns how the run's model is divided among its ranks.
 ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model);
 
+// FLOPs of a run for one sequence: plan::executed_flops() if parameters are frozen, else
+// ModelDefinition::training_flops().
+double sequence_flops(const settings::TrainSettings& settings, const models::Model& model);
+
 // Plans a run with finalized settings and a known model; what depends on device memory is chosen
 // here. consumed: samples before the run. Fills in parameters, flops, memory, kernels, traffic,
 // machine and, on request, the step's time. Memory, kernels and traffic are those of rank 0, which

@@ -32,14 +32,15 @@ constexpr int64_t kThreadBytes = int64_t{6}
 // A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
  public:
-  EmptySamples(int64_t length, bool confined, bool targets) {
+  EmptySamples(int64_t length, bool confined, bool targets, bool examples) {
     const auto n = static_cast<size_t>(length);
     sample_ = {.tokens = std::vector<int64_t>(n),
                .labels = std::vector<int64_t>(n),
                .position_ids = std::vector<int64_t>(n),
                .targets = std::vector<double>(targets ? n : 0),
                .loss_mask = std::vector<float>(n, 1),
-               .segment_begin = std::vector<int32_t>(confined ? n : 0)};
+               .segment_begin = std::vector<int32_t>(confined ? n : 0),
+               .sources = std::vector<int32_t>(examples ? n : 0)};
   }
   int64_t size() const override { return INT64_MAX; }
   void read(int64_t, data::Sample& sample) const override { sample = sample_; }
@@ -66,17 +67,19 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Mo
           .targets = std::vector<double>(has_targets(s, model) ? 1 : 0),
           .loss_mask = {1},
           .sample_ids = {0},
-          .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
+          .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0),
+          .sources = std::vector<int32_t>(s.data.pretrains() ? 0 : 1)};
 }
 
 // Bytes of a batch with all of its tokens. A context-parallel rank reads whole sequences, and has
-// an index and a segment start for each token besides the values of its own.
+// an index, a segment start and a source for each token besides the values of its own.
 int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
   const int64_t confined = batch.segment_starts.empty() ? 0 : 1,
-                divided = batch.layout.ranks > 1 ? 1 + confined : 0,
+                sources = batch.sources.empty() ? 0 : 1,
+                divided = batch.layout.ranks > 1 ? 1 + confined + sources : 0,
                 targets = batch.targets.empty() ? 0 : 4;  // and reference log-probabilities
   return batch.layout.sequences *
-         (batch.layout.length * 4 * (4 + confined + divided + targets) + 8);
+         (batch.layout.length * 4 * (4 + confined + sources + divided + targets) + 8);
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one
@@ -282,7 +285,7 @@ void MetaRun::reference_step(int64_t micro_batches) {
   if (!reference_) return;
   recorder_.take();
   runtime_.stream().watch(&recorder_);
-  reference_->fill(EmptySamples(0, false, false), batches(micro_batches));
+  reference_->fill(EmptySamples(0, false, false, true), batches(micro_batches));
   runtime_.stream().watch(nullptr);
   reference_works_[micro_batches] = recorder_.take();
 }
@@ -292,7 +295,7 @@ void MetaRun::precompute_once() {
   const int64_t rows = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
                        *s_.batch.micro_batch_size * trained_.ranks.samples().size();
   const std::vector<int64_t> begins(static_cast<size_t>(rows + 1));
-  values_of_rows(trained_.loss_pass, EmptySamples(*s_.batch.seq_length, true, true), begins,
+  values_of_rows(trained_.loss_pass, EmptySamples(*s_.batch.seq_length, true, true, true), begins,
                  *s_.batch.micro_batch_size, *s_.batch.seq_length);
 }
 
@@ -307,13 +310,14 @@ void MetaRun::step(int64_t micro_batches) {
 double MetaRun::seconds_of_step(int64_t micro_batches) {
   const std::span<corpus::HostBatch> of_step = batches(micro_batches);
   const double begin = now_seconds();
-  if (reference_) reference_->fill(EmptySamples(0, false, false), of_step);
+  if (reference_) reference_->fill(EmptySamples(0, false, false, true), of_step);
   trained_.step.run(of_step, {});
   return now_seconds() - begin;
 }
 
 void MetaRun::evaluate_once() {
-  const EmptySamples samples(*s_.batch.seq_length, confined(s_), has_targets(s_, model_));
+  const EmptySamples samples(*s_.batch.seq_length, confined(s_), has_targets(s_, model_),
+                             !s_.data.pretrains());
   // Enough samples to fill every pass; a set may have more or fewer.
   const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
                          s_.eval_micro_batch() * trained_.ranks.samples().size();

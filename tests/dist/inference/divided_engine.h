@@ -7,6 +7,7 @@
 #include <mutex>
 #include <random>
 
+#include "base/tolerances.h"
 #include "dist/ranks.h"
 #include "golden/inference/losses.h"
 #include "inference/engine.h"
@@ -82,6 +83,37 @@ inline std::vector<Generation> each_alone(RandomModel& m, const std::vector<Requ
   for (const Request& r : requests)
     all.push_back(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]);
   return all;
+}
+
+// Compares log-probabilities at all positions. The tokens must be equal.
+inline void expect_near(const std::vector<Generation>& found,
+                        const std::vector<Generation>& expected) {
+  double difference = 0, reference = 0;
+  int64_t count = 0;
+  const auto compare = [&](double a, double b) {
+    difference += (a - b) * (a - b);
+    reference += b * b;
+    ++count;
+  };
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Generation &f = found[i], &e = expected[i];
+    EXPECT_EQ(tokens_of(f), tokens_of(e)) << "request " << i;
+    EXPECT_EQ(f.finish, e.finish);
+    ASSERT_EQ(f.prompt_log_probabilities.size(), e.prompt_log_probabilities.size());
+    for (size_t t = 0; t < e.prompt_log_probabilities.size(); ++t)
+      compare(f.prompt_log_probabilities[t], e.prompt_log_probabilities[t]);
+    for (size_t t = 0; t < std::min(f.tokens.size(), e.tokens.size()); ++t) {
+      compare(f.tokens[t].draw.log_probability, e.tokens[t].draw.log_probability);
+      ASSERT_EQ(f.tokens[t].alternatives.size(), e.tokens[t].alternatives.size());
+      for (size_t k = 0; k < e.tokens[t].alternatives.size(); ++k)
+        compare(f.tokens[t].alternatives[k].log_probability,
+                e.tokens[t].alternatives[k].log_probability);
+    }
+  }
+  EXPECT_GT(count, 500);
+  const double rms = std::sqrt(reference / static_cast<double>(count));
+  EXPECT_LE(tolerance::tensor_metric(std::sqrt(difference), std::sqrt(reference), rms, count),
+            tolerance::kLayoutFp32);
 }
 
 }  // namespace megatron::testing

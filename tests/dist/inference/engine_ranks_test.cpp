@@ -1,6 +1,5 @@
 // Compares engines whose model is divided among ranks with one rank.
 #include "base/error.h"
-#include "base/tolerances.h"
 #include "constraint_cases.h"
 #include "dist/inference/divided_engine.h"
 
@@ -98,36 +97,6 @@ TEST_P(Pipelines, OfTiedEmbeddingsToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Pipelines, ::testing::Bool());
-
-// Compares log-probabilities at all positions. The tokens must be equal.
-void expect_near(const std::vector<Generation>& found, const std::vector<Generation>& expected) {
-  double difference = 0, reference = 0;
-  int64_t count = 0;
-  const auto compare = [&](double a, double b) {
-    difference += (a - b) * (a - b);
-    reference += b * b;
-    ++count;
-  };
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const Generation &f = found[i], &e = expected[i];
-    EXPECT_EQ(tokens_of(f), tokens_of(e)) << "request " << i;
-    EXPECT_EQ(f.finish, e.finish);
-    ASSERT_EQ(f.prompt_log_probabilities.size(), e.prompt_log_probabilities.size());
-    for (size_t t = 0; t < e.prompt_log_probabilities.size(); ++t)
-      compare(f.prompt_log_probabilities[t], e.prompt_log_probabilities[t]);
-    for (size_t t = 0; t < std::min(f.tokens.size(), e.tokens.size()); ++t) {
-      compare(f.tokens[t].draw.log_probability, e.tokens[t].draw.log_probability);
-      ASSERT_EQ(f.tokens[t].alternatives.size(), e.tokens[t].alternatives.size());
-      for (size_t k = 0; k < e.tokens[t].alternatives.size(); ++k)
-        compare(f.tokens[t].alternatives[k].log_probability,
-                e.tokens[t].alternatives[k].log_probability);
-    }
-  }
-  EXPECT_GT(count, 500);
-  const double rms = std::sqrt(reference / static_cast<double>(count));
-  EXPECT_LE(tolerance::tensor_metric(std::sqrt(difference), std::sqrt(reference), rms, count),
-            tolerance::kLayoutFp32);
-}
 
 // The most likely token wins by a large margin.
 TEST(TensorParallelEngines, AreCloseToOneRank) {

@@ -2,6 +2,7 @@
 // the cross entropy, whose gradient is checked by differences.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "dist/parallel/divided.h"
@@ -83,6 +84,42 @@ TEST(TokenLogProbabilities, EqualCrossEntropyInEachLayout) {
 TEST(TokenLogProbabilities, OfCappedLogits) {
   for (const Setting& s : settings({2}))
     expect_whole(s, [&](Bench& b) { compare_with_cross_entropy(b, 12, 10, 1.5); });
+}
+
+// Entropies of the rows, from logits of the whole vocabulary.
+void compare_entropies(Bench& b, int64_t count, int64_t vocabulary, double soft_cap) {
+  const Labelled tokens(count, vocabulary);
+  const Slice rows = b.share(vocabulary);
+  Parameter w;
+  const Weight weight = b.weight(w, b.rows("w", {vocabulary, 6}, rows));
+  const Tensor x = b.tokens("x", {count, 6});
+  Tape tape(b.runtime, Tape::Mode::infer);
+  const Tensor entropies =
+      token_entropies(tape, x, weight, rows.global_begin,
+                      {b.integers(tokens.rows), b.integers(tokens.labels)}, b.tp, soft_cap);
+  b.give("entropies", entropies, How::same);
+  const std::vector<double> logits =
+      to_doubles(vocabulary_logits(tape, x, weight, vocabulary, b.tp, soft_cap));
+  const std::vector<double> found = to_doubles(entropies);
+  ASSERT_EQ(found.size(), tokens.rows.size());
+  for (size_t r = 0; r < found.size(); ++r) {
+    if (tokens.rows[r] < 0) continue;
+    const auto row = std::span(logits).subspan(static_cast<size_t>(tokens.rows[r] * vocabulary),
+                                               static_cast<size_t>(vocabulary));
+    double sum = 0, entropy = 0;
+    for (const double logit : row) sum += std::exp(logit);
+    for (const double logit : row) entropy -= std::exp(logit) / sum * (logit - std::log(sum));
+    EXPECT_NEAR(found[r], entropy, b.type == DType::f64 ? 1e-11 : 1e-5) << r;
+  }
+}
+
+TEST(TokenEntropies, AreThoseOfAllLogitsInEachLayout) {
+  for (const Setting& s : settings())
+    for (const double soft_cap : {0.0, 1.5})
+      for (const int64_t vocabulary : {4, 5, 24})
+        expect_whole(s, [&](Bench& b) { compare_entropies(b, 12, vocabulary, soft_cap); });
+  expect_whole({.ranks = 4, .sequence = true, .device = DeviceKind::cpu},
+               [](Bench& b) { compare_entropies(b, 6400, 5, 0); });
 }
 
 // There are more labelled tokens than a chunk has rows.

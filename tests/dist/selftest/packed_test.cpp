@@ -201,5 +201,77 @@ TEST(Padding, IsRefusedWhereRoutersCountTokens) {
   }
 }
 
+// Rows of these lengths as examples are packed: padding at their ends.
+corpus::HostBatch with_padding(const corpus::HostBatch& batch, const std::vector<int64_t>& texts) {
+  corpus::HostBatch rows = batch;
+  const int64_t length = batch.layout.length;
+  for (int64_t i = 0; i < std::ssize(batch.tokens); ++i) {
+    const bool padding = i % length >= texts[static_cast<size_t>(i / length)];
+    rows.segment_starts.push_back(padding ? static_cast<int32_t>(i % length) : 0);
+    rows.sources.push_back(padding ? -1 : 0);
+    if (padding) rows.loss_mask[static_cast<size_t>(i)] = 0;
+  }
+  return rows;
+}
+
+// The same texts without padding, each a micro-batch.
+Batches without_padding(const corpus::HostBatch& batch, const std::vector<int64_t>& texts) {
+  Batches parts;
+  for (int64_t s = 0; s < batch.layout.sequences; ++s) {
+    corpus::HostBatch part = corpus::sequence_of(batch, s);
+    const int64_t length = texts[static_cast<size_t>(s)];
+    part.layout.length = length;
+    const auto kept = static_cast<size_t>(length);
+    for (auto* values : {&part.tokens, &part.positions, &part.labels}) values->resize(kept);
+    part.loss_mask.resize(kept);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void expect_same_metrics(const std::string& what, const Results& found, const Results& expected,
+                         const std::vector<std::string>& others = {}) {
+  ASSERT_EQ(found.metrics.size(), expected.metrics.size()) << what;
+  for (size_t i = 0; i < found.metrics.size(); ++i) {
+    if (std::ranges::find(others, found.metrics[i].name) != others.end()) continue;
+    EXPECT_NEAR(found.metrics[i].value, expected.metrics[i].value, 1e-9)
+        << what << ", " << found.metrics[i].name;
+  }
+}
+
+TEST(PaddingOfRows, IsInNoLossAndNoCountOfRouters) {
+  for (const bool sequences : {true, false}) {
+    models::ModelFlags flags = with_experts();
+    flags.moe.z_loss_coeff = 0.1;
+    flags.moe.load_balancing_type = {sequences ? "seq_aux_loss" : "aux_loss"};
+    flags.moe.aux_loss_coeff = {"0.3"};
+    const models::Model model = with_heads(flags);
+    const corpus::HostBatch batch = random_batch(model, 0, 2, 16);
+    // A loss of a micro-batch's load is that of one text, too, if there is only one.
+    const std::vector<int64_t> texts = {11, sequences ? int64_t{5} : int64_t{0}};
+    Batches alone = without_padding(batch, texts);
+    if (!sequences) alone.pop_back();
+    const Results expected = results_of(model, {}, alone);
+    EXPECT_EQ(expected.observed, static_cast<double>(3 * 2 * (texts[0] + texts[1])));
+    const corpus::HostBatch rows = with_padding(batch, texts);
+    const Results padded = results_of(model, {}, {rows});
+    expect_equal("one rank", padded, expected);
+    EXPECT_EQ(padded.observed, expected.observed);
+    // Micro-batches of one text each have the same weight in their means.
+    expect_same_metrics("one rank", padded, expected,
+                        sequences ? std::vector<std::string>{"router_z_loss", "router_entropy"}
+                                  : std::vector<std::string>());
+    std::vector<Layout> all = layouts();
+    for (Layout& layout : all) layout.ep = 2;
+    all.push_back({.tp = 2, .sequence = true});
+    all.push_back({.tp = 2, .etp = 1, .sequence = true});
+    for (const Layout& layout : all) {
+      const Results found = results_of(model, layout, {rows});
+      expect_equal(layout.str(), found, expected);
+      expect_same_metrics(layout.str(), found, padded);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megatron::selftest

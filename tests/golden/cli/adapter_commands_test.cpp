@@ -12,13 +12,14 @@
 namespace megatron::testing {
 namespace {
 
-// A model and an adapter of it, trained until it says something else.
+// A model and two adapters of it, trained until it says something else.
 class AdapterCommands : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     place_ = new Workplace;
     make_served_run(*place_, "--num-layers 2 --seq-length 64", "run");
     train_adapter("adapter", 1);
+    train_adapter("second", 2);
     std::ofstream(*place_ / "text.jsonl")
         << R"({"text": "Hello there, a man of letters."})" << "\n";
   }
@@ -27,11 +28,11 @@ class AdapterCommands : public ::testing::Test {
     place_ = nullptr;
   }
 
-  static void train_adapter(const std::string& name, int seed) {
+  static void train_adapter(const std::string& name, int seed, const std::string& more = "") {
     const Outcome r = place_->run(
         words("train --model run --finetune --lora-rank 4 --lora-alpha 32 --micro-batch-size 2 "
               "--seq-length 64 --train-iters 8 --lr 0.05 --mock-data --seed " +
-              std::to_string(seed) + " --save " + name));
+              std::to_string(seed) + " --save " + name + " " + more));
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static Outcome run(const Words& command) {
@@ -105,22 +106,17 @@ TEST_F(AdapterCommands, ServeAnswersAsGenerateDoes) {
             generated);
 }
 
-TEST_F(AdapterCommands, ServeHasAdaptersByName) {
-  train_adapter("second", 2);
-  const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
-                    two = text_of("--adapter second");
-  ASSERT_NE(one, two);
-  Background server = place_->start(
-      words("serve --load run --enable-lora --lora-modules one=adapter --max-lora-rank 4 "
-            "--max-loras 2 --port 0 --threads 1"));
-  const int port = served_port(*place_, server);
-  httplib::Client client("127.0.0.1", port);
-  const auto post = [&](const std::string& path, const std::string& body) {
-    const httplib::Result result = client.Post(path, body, "application/json");
+// A client of a server with adapters.
+struct AdapterClient {
+  explicit AdapterClient(int port) : http("127.0.0.1", port) {}
+
+  std::pair<int, std::string> post(const std::string& path, const std::string& body) {
+    const httplib::Result result = http.Post(path, body, "application/json");
     if (!result) throw Error("no answer");
-    return std::pair(result->status, result->body);
-  };
-  const auto text = [&](const std::string& model) {
+    return {result->status, result->body};
+  }
+  // The continuation of "Hello" as `megatron generate` prints it, or the status and the error.
+  std::string text(const std::string& model) {
     const auto [status, body] =
         post("/v1/completions", R"({"model": ")" + model +
                                     R"(", "prompt": "Hello", "max_tokens": 12, "temperature": 0})");
@@ -128,28 +124,44 @@ TEST_F(AdapterCommands, ServeHasAdaptersByName) {
     const Json answer = Json::parse(body);
     EXPECT_EQ(answer["model"].as_string(), model);
     return "Hello" + answer["choices"].as_array()[0]["text"].as_string() + "\n";
-  };
-  EXPECT_EQ(text("run"), base);
-  EXPECT_EQ(text("one"), one);
-  EXPECT_TRUE(text("two").starts_with("404"));
-  const auto load = [&](const std::string& name, const std::string& path,
-                        const std::string& more = "") {
+  }
+  std::pair<int, std::string> load(const std::string& name, const std::string& path,
+                                   const std::string& more = "") {
     return post("/v1/load_lora_adapter",
                 R"({"lora_name": ")" + name + R"(", "lora_path": ")" + path + "\"" + more + "}");
-  };
-  EXPECT_EQ(load("two", "second").second, "Success: LoRA adapter 'two' added successfully.");
-  EXPECT_EQ(text("two"), two);
-  EXPECT_EQ(text("one"), one);
-  const Json models = Json::parse(client.Get("/v1/models")->body)["data"];
+  }
+  int unload(const std::string& name) {
+    return post("/v1/unload_lora_adapter", R"({"lora_name": ")" + name + "\"}").first;
+  }
+
+  httplib::Client http;
+};
+
+TEST_F(AdapterCommands, ServeHasAdaptersByName) {
+  const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
+                    two = text_of("--adapter second");
+  ASSERT_NE(one, two);
+  Background server = place_->start(
+      words("serve --load run --enable-lora --lora-modules one=adapter --max-lora-rank 4 "
+            "--max-loras 2 --port 0 --threads 1"));
+  const int port = served_port(*place_, server);
+  AdapterClient client(port);
+  EXPECT_EQ(client.text("run"), base);
+  EXPECT_EQ(client.text("one"), one);
+  EXPECT_TRUE(client.text("two").starts_with("404"));
+  EXPECT_EQ(client.load("two", "second").second, "Success: LoRA adapter 'two' added successfully.");
+  EXPECT_EQ(client.text("two"), two);
+  EXPECT_EQ(client.text("one"), one);
+  const Json models = Json::parse(client.http.Get("/v1/models")->body)["data"];
   ASSERT_EQ(models.as_array().size(), 3u);
   EXPECT_EQ(models.as_array()[2]["id"].as_string(), "two");
   EXPECT_EQ(models.as_array()[2]["parent"].as_string(), "run");
-  EXPECT_EQ(client.Get("/v1/models/one")->status, 200);
-  EXPECT_EQ(load("run", "second").first, 400);
-  EXPECT_EQ(load("one", "second").first, 400);
-  EXPECT_EQ(load("three", "second").first, 400);  // --max-loras
-  EXPECT_EQ(load("one", "second", R"(, "load_inplace": true)").first, 200);
-  EXPECT_EQ(text("one"), two);
+  EXPECT_EQ(client.http.Get("/v1/models/one")->status, 200);
+  EXPECT_EQ(client.load("run", "second").first, 400);
+  EXPECT_EQ(client.load("one", "second").first, 400);
+  EXPECT_EQ(client.load("three", "second").first, 400);  // --max-loras
+  EXPECT_EQ(client.load("one", "second", R"(, "load_inplace": true)").first, 200);
+  EXPECT_EQ(client.text("one"), two);
   // A text that has begun ends with its adapter.
   std::string streamed;
   bool unloaded = false;
@@ -162,28 +174,98 @@ TEST_F(AdapterCommands, ServeHasAdaptersByName) {
   stream.content_receiver = [&](const char* data, size_t size, size_t, size_t) {
     streamed.append(data, size);
     if (!std::exchange(unloaded, true)) {
-      httplib::Client other("127.0.0.1", port);
-      EXPECT_EQ(
-          other.Post("/v1/unload_lora_adapter", R"({"lora_name": "two"})", "application/json")
-              ->status,
-          200);
+      EXPECT_EQ(AdapterClient(port).unload("two"), 200);
     }
     return true;
   };
-  EXPECT_TRUE(client.send(stream));
+  EXPECT_TRUE(client.http.send(stream));
   EXPECT_NE(streamed.find("[DONE]"), std::string::npos) << streamed;
   EXPECT_EQ(streamed.find("error"), std::string::npos) << streamed;
-  EXPECT_TRUE(text("two").starts_with("404"));
-  EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name": "two"})").first, 404);
+  EXPECT_TRUE(client.text("two").starts_with("404"));
+  EXPECT_EQ(client.unload("two"), 404);
+}
+
+TEST_F(AdapterCommands, ServeHasAdaptersThatDoMoreThanAdd) {
+  train_adapter("dora", 3, "--use-dora");
+  train_adapter("biased", 4, "--lora-bias all");
+  const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
+                    dora = text_of("--adapter dora"), biased = text_of("--adapter biased");
+  Background server =
+      place_->start(words("serve --load run --enable-lora --lora-modules biased=biased one=adapter "
+                          "--max-lora-rank 4 --max-loras 3 --port 0 --threads 1"));
+  AdapterClient client(served_port(*place_, server));
+  EXPECT_EQ(client.load("dora", "dora").first, 200);
+  EXPECT_EQ(client.text("dora"), dora);
+  EXPECT_EQ(client.text("biased"), biased);
+  EXPECT_EQ(client.text("one"), one);
+  EXPECT_EQ(client.text("run"), base);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+  // The memory of others is enough for it only if it is named at the start.
+  Background other =
+      place_->start(words("serve --load run --enable-lora --max-lora-rank 4 --port 0 --threads 1"));
+  AdapterClient to_other(served_port(*place_, other));
+  const auto [status, error] = to_other.load("biased", "biased");
+  EXPECT_EQ(status, 400);
+  EXPECT_NE(error.find("are reserved for each"), std::string::npos) << error;
+  EXPECT_EQ(to_other.load("one", "adapter").first, 200);
+}
+
+// Every rank has its part of each adapter.
+TEST_F(AdapterCommands, ServeHasAdaptersOfADividedModel) {
+  const std::string base = text_of("--load run"), one = text_of("--adapter adapter"),
+                    two = text_of("--adapter second");
+  for (const char* division :
+       {"--pipeline-model-parallel-size 2", "--tensor-model-parallel-size 2"}) {
+    SCOPED_TRACE(division);
+    Background server = place_->start(
+        with({"serve", "--load", "run", "--enable-lora", "--lora-modules",
+              R"({"name": "one", "path": "adapter", "base_model_name": "family/base"})",
+              "--max-lora-rank", "4", "--max-loras", "1", "--port", "0", "--threads", "1"},
+             words(division)));
+    AdapterClient client(served_port(*place_, server));
+    EXPECT_EQ(Json::parse(client.http.Get("/v1/models/one")->body)["parent"].as_string(),
+              "family/base");
+    EXPECT_EQ(client.text("run"), base);
+    EXPECT_EQ(client.text("one"), one);
+    EXPECT_EQ(client.load("two", "second").first, 400);  // --max-loras
+    EXPECT_EQ(client.load("one", "run", R"(, "load_inplace": true)").first, 400);
+    EXPECT_EQ(client.text("one"), one);
+    for (int i = 0; i < 4; ++i) {  // more than there is memory for at once
+      EXPECT_EQ(
+          client.load("one", i % 2 == 0 ? "second" : "adapter", R"(, "load_inplace": true)").first,
+          200);
+      EXPECT_EQ(client.text("one"), i % 2 == 0 ? two : one);
+    }
+    EXPECT_EQ(client.unload("one"), 200);
+    EXPECT_EQ(client.load("two", "second").first, 200);
+    EXPECT_EQ(client.text("two"), two);
+    EXPECT_EQ(client.text("run"), base);
+    EXPECT_EQ(client.post("/v1/embeddings", R"({"model": "two", "input": "Hello"})").first, 200);
+    server.kill(SIGTERM);
+    EXPECT_EQ(server.wait().code, 0);
+  }
 }
 
 TEST_F(AdapterCommands, AdaptersThatDoNotFitAreNotLoaded) {
   refused("serve --load run --enable-lora --lora-modules one=adapter --max-lora-rank 3",
           {"rank 4", "--max-lora-rank"});
   refused("serve --load run --lora-modules one=adapter", {"--enable-lora"});
+  refused("serve --load run --enable-lora --max-loras 1000000000",
+          {"memory cannot be reserved", "--max-loras", "bytes each"});
   refused("serve --load run --enable-lora --lora-modules adapter", {"NAME=DIR"});
   refused("serve --load run --enable-lora --adapter adapter", {"--lora-modules"});
-  refused("serve --load run --enable-lora --tensor-model-parallel-size 2", {"2 ranks"});
+  const auto module_refused = [](const std::string& module, const Words& parts) {
+    const Outcome r =
+        place_->run({"serve", "--load", "run", "--enable-lora", "--lora-modules", module});
+    EXPECT_EQ(r.code, 2);
+    for (const std::string& part : with({"--lora-modules"}, parts))
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in\n" << r.err;
+  };
+  module_refused(R"({"name": "one"})", {"without path", "base_model_name"});
+  module_refused(R"({"name": "one", "path": 1})", {"has 1 for path"});
+  module_refused(R"({"name": "one", "path": "adapter", "lora": 1})", {"the key 'lora'"});
+  module_refused(R"({"name")", {"--lora-modules"});
   refused("serve --load run --enable-lora --lora-modules one=run", {"run", "not an adapter"});
   make_served_run(*place_, "--num-layers 1 --seq-length 64 --ffn-hidden-size 48", "narrow");
   refused("serve --load narrow --enable-lora --lora-modules one=adapter",

@@ -64,7 +64,7 @@ class AdapterRun : public ::testing::Test {
 TEST_F(AdapterRun, ResumedHasTheBitsOfOneRun) {
   const std::string adapter =
       "--lora-rank 4 --lora-rank-pattern down_proj=3 --lora-alpha 6 --lora-modules-to-save "
-      "lm_head ";
+      "lm_head --lora-dropout 0.25 ";
   succeeds(command(adapter + "--save whole"));
   for (const auto& [folder, first, second] :
        {std::tuple{"parts", "", ""},
@@ -127,6 +127,7 @@ TEST_F(AdapterRun, ItsCheckpointIsAnAdapterThatOpensByItself) {
   const std::string of_base = validation(""), trained = validation("--adapter " + folder);
   EXPECT_EQ(validation("--lora-rank 4"), of_base);
   EXPECT_NE(trained, of_base);
+  EXPECT_EQ(validation("--lora-dropout 0.5 --adapter run"), trained);  // the newest of a folder
   // A run that starts from an adapter and changes nothing ends with it.
   succeeds(command("--adapter " + folder + " --lr 0 --lr-decay-style constant --save next"));
   EXPECT_EQ(read_file(place_ / ("next" + std::string(kLast) + "/adapter_model.safetensors")),
@@ -176,6 +177,19 @@ TEST_F(AdapterRun, WhatDoesNotFitIsRefused) {
            "[4, 32] in the model"});
   refused(command(lora + "--adapter " + other), {"--lora-rank is 4", "states its own"});
   refused(command("--adapter " + base()), {base(), "adapter_config.json"});
+  refused(words("train --model " + vectors("hf/qwen3_moe") +
+                " --finetune --mock-data --tokenizer-type NullTokenizer --seq-length 16 "
+                "--micro-batch-size 2 --lr 1e-3 --train-iters 4 --lora-rank 2 --lora-dropout 0.1"),
+          {"a dropout of 0.1 and adapts model.layers.1.mlp.experts.", "--lora-exclude"});
+  refused(command(lora + "--use-dora --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 "
+                         "--ranks 4 --data-parallel-sharding-strategy optim_grads_params"),
+          {"--use-dora", "zb-h1", "optim_grads_params"});
+  refused(command(lora + "--lora-dropout 1"), {"--lora-dropout is 1", "[0, 1)"});
+  refused(command(lora + "--lora-exclude q_projection"), {"excludes 'q_projection'", "q_proj"});
+  refused(command(lora + "--lora-rank-pattern q_projection=3"), {"a rank for 'q_projection'"});
+  refused(command(lora + "--lora-target q_proj --lora-alpha-pattern v_proj=3"),
+          {"an alpha for 'v_proj'", "model.layers.0.self_attn.q_proj"});
+  refused(command(lora + "--lora-target q_proj --lora-layers 1 2"), {"has layer 2"});
 }
 
 TEST_F(AdapterRun, ResumingNeedsTheSameAdapter) {
@@ -192,11 +206,28 @@ TEST_F(AdapterRun, ResumingNeedsTheSameAdapter) {
           {"has model.layers.0.self_attn.v_proj", "the run's has not"});
   refused(command(goes_on + "--lora-rank 4 --lora-target q_proj k_proj v_proj"),
           {"does not have model.layers.0.self_attn.k_proj"});
-  std::filesystem::copy(base(), place_ / "other");
-  refused(command(goes_on + "--lora-rank 4 --lora-target q_proj v_proj --model other"),
-          {"run/iter_0000004' is an adapter of the model in", "but --model is 'other'"});
   refused(command("--train-iters 6 --load whole --lora-rank 4"),
           {"whole/iter_0000004", "is a whole model", "leave the --lora flags out"});
+}
+
+TEST_F(AdapterRun, ResumesWithItsBaseModelAtAnotherPlace) {
+  std::filesystem::copy(base(), place_ / "model");
+  const auto line = [](const std::string& model, const std::string& more) {
+    return with(command("--lora-rank 4 --save run --load run " + more), {"--model", model});
+  };
+  succeeds(line("model", "--exit-interval 2"));
+  std::filesystem::rename(place_ / "model", place_ / "moved");
+  refused(line("moved", "--lora-rank 5"), {"rank 4"});
+  std::filesystem::copy(place_ / "moved", place_ / "other");
+  // One value of a weight differs.
+  std::string weights = read_file(place_ / "other/model.safetensors");
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  write_file(place_ / "other/model.safetensors", weights);
+  refused(line("other", ""), {"run/iter_0000002' is an adapter of the model that was in", "/model'",
+                              "'other' has another config.json or other weights"});
+  succeeds(line("moved", ""));
+  const Json config = Json::read(place_ / ("run" + std::string(kLast) + "/adapter_config.json"));
+  EXPECT_EQ(config["base_model_name_or_path"].as_string(), place_ / "moved");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ std::vector<FlagRow> adapter_flags() {
        fused + " --lora-rank 2 --lora-target q_proj", "", "", fused},
       {"use-rslora", "loss", "--use-rslora", rank, "", "", model},
       {"use-dora", "loss", "--use-dora", rank, "", "", model},
+      {"lora-dropout", "loss", "--lora-dropout 0.5", rank, "", "", model},
       {"lora-plus-ratio", "loss", "--lora-plus-ratio 16", rank, "", "", model},
   };
 }

@@ -7,6 +7,10 @@ std::vector<FlagRow> model_flags() {
   const std::string yarn =
       "--position-embedding-type yarn --rotary-scaling-factor 2 "
       "--yarn-original-max-position-embeddings 512";
+  const std::string latent = rope + " --multi-latent-attention",
+                    latent_yarn =
+                        latent +
+                        " --rotary-scaling-factor 2 --yarn-original-max-position-embeddings 512";
   const std::string experts = "--num-experts 4", idle = "--bf16",
                     sigmoid = experts + " --moe-router-score-function sigmoid";
   const std::string groups = experts + " --moe-router-num-groups 2 --moe-router-group-topk 1";
@@ -66,6 +70,14 @@ std::vector<FlagRow> model_flags() {
        R"({"attention":{"no_op":true},"ffn":{"no_op":true}}]})",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
       {"attention-output-gate", "shape", "--attention-output-gate"},
+      {"multi-latent-attention", "shape", "--multi-latent-attention", rope},
+      {"q-lora-rank", "shape", "--q-lora-rank 8", latent, "", "", rope},
+      {"kv-lora-rank", "shape", "--kv-lora-rank 8", latent, "--kv-lora-rank 32", "", rope},
+      {"qk-head-dim", "shape", "--qk-head-dim 8", latent, "--qk-head-dim 128", "", rope},
+      {"qk-pos-emb-head-dim", "shape", "--qk-pos-emb-head-dim 8", latent,
+       "--qk-pos-emb-head-dim 64", "", rope},
+      {"v-head-dim", "shape", "--v-head-dim 8", latent, "--v-head-dim 128", "", rope},
+      {"rope-type", "loss", "--rope-type rope", latent_yarn, "--rope-type yarn", "", rope},
       {"num-experts", "shape", experts},
       {"moe-layer-freq", "shape", "--moe-layer-freq 2", experts, "", "", idle},
       {"moe-ffn-hidden-size", "shape", "--moe-ffn-hidden-size 24", experts,

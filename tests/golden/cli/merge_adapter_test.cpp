@@ -171,6 +171,124 @@ TEST_F(MergeAdapter, MergesOneExpert) {
   }
 }
 
+// Adapters of all experts of a first layer, of rank 2 and scale 2, as PEFT stores them: from 0.19
+// on, or, if `swapped`, before. Element (k, c) of expert e's A and (o, k) of its B are numbers
+// that name them.
+class FusedExperts {
+ public:
+  static constexpr int64_t kRank = 2, kHidden = 32, kWidth = 20;
+  static float a(int64_t e, int64_t k, int64_t c) {
+    return static_cast<float>((7 * e + 5 * k + 3 * c) % 11 - 5) / 16;
+  }
+  static float b(int64_t e, int64_t o, int64_t k) {
+    return static_cast<float>((3 * e + 7 * k + 2 * o) % 13 - 6) / 16;
+  }
+
+  static std::string write(const std::string& path, int64_t experts_of_layer, bool swapped) {
+    fs::create_directories(path);
+    std::vector<checkpoint::TensorToWrite> tensors;
+    const std::string experts = "base_model.model.model.layers.0.mlp.experts";
+    add(tensors, experts + ".base_layer", experts_of_layer, 2 * kWidth, kHidden, swapped);
+    add(tensors, experts, experts_of_layer, kHidden, kWidth, swapped);
+    checkpoint::write_safetensors(path + kAdapterWeights, tensors, {});
+    write_file(path + kAdapterConfig,
+               R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [],
+                   "target_parameters": ["layers.0.mlp.experts.gate_up_proj",
+                                         "layers.0.mlp.experts.down_proj"]})");
+    return path;
+  }
+
+ private:
+  static void add(std::vector<checkpoint::TensorToWrite>& tensors, const std::string& name,
+                  int64_t experts, int64_t out, int64_t in, bool swapped) {
+    std::vector<float> first(static_cast<size_t>(experts * kRank * (swapped ? out : in))),
+        second(static_cast<size_t>(experts * kRank * (swapped ? in : out)));
+    const auto put = [&](std::vector<float>& slowest, std::vector<float>& fastest, int64_t columns,
+                         int64_t e, int64_t k, int64_t at, float value, bool is_slowest) {
+      if (is_slowest) slowest[static_cast<size_t>((e * kRank + k) * columns + at)] = value;
+      else fastest[static_cast<size_t>((at * kRank + k) * experts + e)] = value;
+    };
+    for (int64_t e = 0; e < experts; ++e) {
+      for (int64_t k = 0; k < kRank; ++k) {
+        for (int64_t c = 0; c < in; ++c) put(first, second, in, e, k, c, a(e, k, c), !swapped);
+        for (int64_t o = 0; o < out; ++o) put(first, second, out, e, k, o, b(e, o, k), swapped);
+      }
+    }
+    const auto writer = [](std::vector<float> values) {
+      return [values = std::move(values)](std::span<std::byte> bytes) {
+        std::memcpy(bytes.data(), values.data(), bytes.size());
+      };
+    };
+    tensors.push_back({name + ".lora_A.weight",
+                       DType::f32,
+                       {experts * kRank, swapped ? out : in},
+                       writer(std::move(first))});
+    tensors.push_back({name + ".lora_B.weight",
+                       DType::f32,
+                       {swapped ? in : out, kRank * experts},
+                       writer(std::move(second))});
+  }
+};
+
+TEST_F(MergeAdapter, MergesFusedExpertsInBothLayoutsOfPeft) {
+  const std::string base = vectors("hf/olmoe"), experts = "model.layers.0.mlp.experts.";
+  const SafetensorsFile before(base + kWeights);
+  ASSERT_NE(before.find(experts + "5.up_proj.weight"), nullptr);
+  ASSERT_EQ(before.find(experts + "6.up_proj.weight"), nullptr);
+  for (const bool swapped : {false, true}) {
+    fs::remove_all(place_ / "out");
+    const Outcome outcome =
+        merge(FusedExperts::write(place_ / "adapter", 6, swapped), {"--model", base});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_contains(outcome.out, {"18 matrices with adapters"});
+    for (int64_t e = 0; e < 6; ++e) {
+      for (const auto& [matrix, row] :
+           {std::pair{"gate_proj", int64_t{0}}, std::pair{"up_proj", FusedExperts::kWidth},
+            std::pair{"down_proj", int64_t{0}}}) {
+        const std::string name = fmt::format("{}{}.{}.weight", experts, e, matrix);
+        const Shape shape = before.find(name)->shape;
+        std::vector<double> wanted = before.doubles(name);
+        for (int64_t o = 0; o < shape[0]; ++o)
+          for (int64_t c = 0; c < shape[1]; ++c)
+            for (int64_t k = 0; k < FusedExperts::kRank; ++k)
+              wanted[static_cast<size_t>(o * shape[1] + c)] +=
+                  2.0 * FusedExperts::b(e, row + o, k) * FusedExperts::a(e, k, c);
+        EXPECT_LE(selftest::difference_norm(merged(name), wanted),
+                  tolerance::kMergedFp32 * selftest::norm(wanted))
+            << name << (swapped ? ", swapped" : "");
+      }
+    }
+  }
+}
+
+// The base has one tensor [experts, in, out] for all experts.
+TEST_F(MergeAdapter, MergesExpertsThatTheBaseStoresAsOne) {
+  constexpr int64_t kExperts = 5;
+  const std::string base = vectors("hf/gpt_oss"), experts = "model.layers.0.mlp.experts.";
+  const SafetensorsFile before(base + kWeights);
+  const Outcome outcome =
+      merge(FusedExperts::write(place_ / "adapter", kExperts, false), {"--model", base});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_contains(outcome.out, {"2 matrices with adapters"});
+  for (const char* parameter : {"gate_up_proj", "down_proj"}) {
+    const std::string name = experts + parameter;
+    const Shape shape = before.find(name)->shape;
+    ASSERT_EQ(shape[0], kExperts);
+    std::vector<double> wanted = before.doubles(name);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      const int64_t out = at % shape[2], in = at / shape[2] % shape[1],
+                    e = at / shape[2] / shape[1];
+      for (int64_t k = 0; k < FusedExperts::kRank; ++k)
+        wanted[i] += 2.0 * FusedExperts::b(e, out, k) * FusedExperts::a(e, k, in);
+    }
+    EXPECT_LE(selftest::difference_norm(merged(name), wanted),
+              tolerance::kMergedFp32 * selftest::norm(wanted))
+        << name;
+  }
+  EXPECT_EQ(merged(experts + "down_proj_bias"), before.doubles(experts + "down_proj_bias"));
+}
+
 TEST_F(MergeAdapter, GivesConv1DOutputsTheLengthsOfDoRA) {
   const std::string adapter = copy_of("gpt2_conv1d"), module = "transformer.h.1.attn.c_proj";
   set(adapter, "use_dora", true);
@@ -250,11 +368,8 @@ TEST_F(MergeAdapter, RefusesWhatDoesNotBelongTogether) {
   refused(adapter, {"nowhere", "--model"});
 }
 
-TEST_F(MergeAdapter, RefusesPartsOfParameters) {
+TEST_F(MergeAdapter, RefusesTrainedRows) {
   const std::string adapter = copy_of("qv");
-  set(adapter, "target_parameters", Json::Array{Json("mlp.experts.down_proj")});
-  refused(adapter, {"target_parameters: 1 (mlp.experts.down_proj)", "cannot be merged"});
-  set(adapter, "target_parameters", Json());
   set(adapter, "trainable_token_indices", Json::Array{Json(3)});
   refused(adapter, {"trainable_token_indices", "cannot be merged"});
 }

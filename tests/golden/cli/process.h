@@ -97,6 +97,7 @@ class Workplace {
   Background start(const std::vector<std::string>& arguments,
                    const std::string& in = "/dev/null") const {
     const std::string prefix = path_ + ".";
+    std::filesystem::remove(prefix + "err");  // readers must not see what an earlier program wrote
     const pid_t child = fork();
     if (child < 0) throw Error("cannot fork");
     if (child == 0) become(arguments, {in, prefix + "out", prefix + "err"});

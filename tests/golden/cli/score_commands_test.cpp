@@ -10,6 +10,7 @@
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "models/model.h"
 
 namespace megatron::testing {
 namespace {
@@ -138,6 +139,60 @@ TEST_F(ScoreCommands, ALanguageModelBecomesAClassifier) {
           {"a head of 2 classes"});
   refused(command("sft", "--model cls/iter_0000006 --save x --data-path pairs.jsonl"),
           {"--task sft"});
+}
+
+// As PEFT has it: the adapter's directory has the head, which the base model lacks.
+TEST_F(ScoreCommands, AnAdapterBringsANewHead) {
+  ASSERT_EQ(place_
+                .run(command("train", small("--mock-data --save base --position-embedding-type "
+                                            "rope --normalization RMSNorm --swiglu "
+                                            "--disable-bias-linear "
+                                            "--untie-embeddings-and-output-weights")))
+                .code,
+            0);
+  const std::string line =
+      "--model base/iter_0000006 --lora-rank 4 --data-path labels.jsonl --save ";
+  const Outcome r = place_.run(command("classify", line + "whole"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("score.weight takes the place of its output layer"), std::string::npos)
+      << r.err;
+  EXPECT_LT(losses("whole").back(), losses("whole").front());
+  const std::string folder = place_ / "whole/iter_0000006";
+  const Json adapter = Json::read(folder + "/adapter_config.json");
+  EXPECT_EQ(adapter["task_type"].as_string(), "SEQ_CLS");
+  EXPECT_EQ(adapter["modules_to_save"].dump(), R"(["score"])");
+  EXPECT_EQ(config("whole")["id2label"].dump(), R"({"0": "down", "1": "up"})");
+  const checkpoint::SafetensorsFile file(folder + "/adapter_model.safetensors");
+  EXPECT_EQ(file.find("base_model.model.score.weight")->shape, (Shape{2, 32}));
+  // It resumes, with the same bits, and opens by itself.
+  ASSERT_EQ(place_.run(command("classify", line + "parts --exit-interval 2")).code, 0);
+  const Outcome rest = place_.run(command("classify", line + "parts"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(read_file(place_ / "parts/iter_0000006/adapter_model.safetensors"),
+            read_file(folder + "/adapter_model.safetensors"));
+  const auto accuracy = [&](const std::string& model) {
+    const Outcome seen = place_.run(words("eval --input labels.jsonl --json " + model));
+    EXPECT_EQ(seen.code, 0) << seen.err;
+    return seen.out;
+  };
+  const std::string found = accuracy("--load whole");
+  EXPECT_NE(found.find("accuracy"), std::string::npos) << found;
+  // PEFT writes no config.json beside an adapter: classes have no names then.
+  std::filesystem::create_directory(place_ / "peft");
+  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
+    std::filesystem::copy(folder + name, place_ / ("peft" + std::string(name)));
+  const models::Model model = models::model_from_directory(place_ / "peft");
+  EXPECT_EQ(model->facts().label_names, (std::vector<std::string>{"LABEL_0", "LABEL_1"}));
+  // A run that starts from it and changes nothing ends with it.
+  const Outcome kept = place_.run(
+      command("classify",
+              "--model base/iter_0000006 --adapter peft --data-path labels.jsonl --save kept "
+              "--lr 0 --lr-decay-style constant"));
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  EXPECT_EQ(kept.err.find("takes the place"), std::string::npos) << kept.err;
+  EXPECT_EQ(read_file(place_ / "kept/iter_0000006/adapter_model.safetensors"),
+            read_file(folder + "/adapter_model.safetensors"));
+  refused(command("classify", line + "x --lora-target score"), {"--task classify", "'score'"});
 }
 
 // The head is trained on a frozen model, which keeps every bit.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -168,6 +169,112 @@ TEST_F(Sft, ValidatesEachSource) {
   for (int i = 0; i < 21; ++i) many << record(i, "source" + std::to_string(i));
   many.close();
   refused(line("none", several), {"--multiple-validation-sets", "21 sources", "at most 20"});
+}
+
+// A step over all rows, which hardly changes the weights, has the losses that validation of the
+// same rows gives each source, in every layout; their mean by tokens is the step's.
+TEST_F(Sft, LogsTheLossOfEachSource) {
+  std::ofstream file(place_ / "mixed.jsonl");
+  for (int i = 0; i < 24; ++i)
+    file << R"({"source": ")" << (i % 3 == 0 ? "math" : "code")
+         << R"(", "messages": [{"role": "user", "content": "next )" << i
+         << R"("}, {"role": "assistant", "loss_scale": )" << (i % 3 == 0 ? 1 : 0.5)
+         << R"(, "content": ")" << std::string(static_cast<size_t>(1 + i % 7), 'a') << "\"}]}\n";
+  file.close();
+  const auto run = [&](const std::string& folder, const std::string& more) {
+    Words line = command(folder,
+                         "--global-batch-size 24 --train-iters 1 --lr 1e-12 --chat-packing none "
+                         "--valid-data-path mixed.jsonl --eval-interval 1 --full-validation "
+                         "--multiple-validation-sets --hidden-dropout 0 --attention-dropout 0 " +
+                             more);
+    std::ranges::replace(line, std::string("--data-path"), std::string("--train-data-path"));
+    std::ranges::replace(line, std::string("chats.jsonl"), std::string("mixed.jsonl"));
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_NE(run("one", "").find("loss/math"), std::string::npos);
+  std::map<std::string, std::pair<double, double>> sets;
+  for (const Json& found : records("one", "validation"))
+    sets[found["set"].as_string()] = {found["loss"].as_number(), found["tokens"].as_number()};
+  ASSERT_EQ(sets.size(), 2u);
+  const auto [math, math_tokens] = sets["math"];
+  const auto [code, code_tokens] = sets["code"];
+  const double all = (math * math_tokens + code * code_tokens) / (math_tokens + code_tokens);
+  for (const std::string layout :
+       {"one", "--ranks 2", "--pipeline-model-parallel-size 2", "--context-parallel-size 2",
+        "--tensor-model-parallel-size 2 --sequence-parallel"}) {
+    const std::string folder = layout == "one" ? layout : layout.substr(2, 8);
+    if (layout != "one") run(folder, layout);
+    const Json step = records(folder, "step").at(0);
+    EXPECT_NEAR(step["metrics"]["loss/math"].as_number(), math, 1e-5) << layout;
+    EXPECT_NEAR(step["metrics"]["loss/code"].as_number(), code, 1e-5) << layout;
+    EXPECT_NEAR(step["loss"].as_number(), all, 1e-5) << layout;
+  }
+  EXPECT_EQ(place_.run(command("plain")).out.find("loss/"), std::string::npos);
+}
+
+// A new model's next tokens are nearly as random as they can be.
+TEST_F(Sft, LogsTheEntropyOfTokensWithLoss) {
+  const auto entropy = [&](const std::string& folder, const std::string& layout) {
+    const Outcome r = place_.run(command(folder, "--log-entropy --train-iters 2 " + layout));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.out.find("entropy"), std::string::npos) << r.out;
+    std::vector<double> values;
+    for (const Json& step : records(folder, "step"))
+      values.push_back(step["metrics"]["entropy"].as_number());
+    return values;
+  };
+  const std::vector<double> one = entropy("one", "");
+  ASSERT_EQ(one.size(), 2u);
+  EXPECT_NEAR(one[0], std::log(512), 0.2);
+  EXPECT_NE(one[0], one[1]);
+  for (const std::string layout :
+       {"--ranks 2", "--context-parallel-size 2", "--pipeline-model-parallel-size 2",
+        "--tensor-model-parallel-size 2 --sequence-parallel"}) {
+    const std::vector<double> other = entropy(layout.substr(2, 8), layout);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(other[i], one[i], 1e-4) << layout;
+  }
+  ASSERT_EQ(place_.run(command("plain", "--train-iters 2")).code, 0);
+  EXPECT_EQ(read_file(place_ / "plain/iter_0000002/model.safetensors"),
+            read_file(place_ / "one/iter_0000002/model.safetensors"));
+}
+
+TEST_F(Sft, AResumedRunNoticesOtherExamples) {
+  const std::string text = read_file(place_ / "chats.jsonl");
+  const Outcome first = place_.run(command("out", "--exit-interval 3"));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string more = text + text.substr(0, text.find('\n') + 1);
+  std::ofstream(place_ / "chats.jsonl") << more;
+  refused(command("out"), {"out/iter_0000003", "chats.jsonl has changed since",
+                           "megatron sft --model", "--save ANOTHER_DIRECTORY"});
+  std::ofstream(place_ / "chats.jsonl") << text;
+  std::ofstream(place_ / "more.jsonl") << more;
+  Words line = command("out");
+  line.insert(std::ranges::find(line, "chats.jsonl") + 1, "more.jsonl");
+  refused(line, {"more.jsonl is new"});
+  std::ranges::replace(line, std::string("--data-path"), std::string("--train-data-path"));
+  std::erase(line, "chats.jsonl");
+  refused(line, {"chats.jsonl is not among its files any more"});
+  const Outcome rest = place_.run(command("out"));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(losses("out").size(), 6u);
+}
+
+TEST_F(Sft, MegatronsRowsAreRecordsInTheirOrder) {
+  Words line = command("out",
+                       "--sft --tokenizer-type SFTTokenizer --chat-truncation keep_start "
+                       "--sft-tokenizer-prompt-format default");
+  line[0] = "train";
+  const Outcome r = place_.run(line);
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* part : {"every token carries loss", "60 rows of 96 tokens per epoch"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
+  EXPECT_EQ(losses("out").size(), 6u);
+  refused(command("none", "--sft"), {"nemotron-h-aligned", "<SPECIAL_10>"});
+  refused(command("none", "--sft --chat-packing wrapped"), {"--chat-packing wrapped", "--sft"});
+  refused(command("none", "--sft --chat-template own.jinja"), {"--chat-template", "default"});
+  refused(with({"train"}, words("--sft --task dpo --data-path chats.jsonl")), {"--sft", "dpo"});
 }
 
 TEST_F(Sft, FineTunesAModelDirectoryWithValidation) {

@@ -2,13 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
+#include "models/adapters/lora_config.h"
 #include "models/model_flags.h"
 #include "models/stage.h"
 #include "plan/parameters.h"
-#include "plan/recorder.h"
-#include "tiny_gpt.h"
 #include "unit/models/family_models.h"
 
 namespace megatron::plan {
@@ -48,49 +45,48 @@ TEST(Flops, Llama) {
   EXPECT_DOUBLE_EQ(small_llama()->training_flops(128), 3.0 * (40501248.0 + 4194304.0));
 }
 
-// Kernel calls of forward and backward on two sequences.
-StepWork work_of(const models::Model& model, int64_t length) {
-  Runtime meta({DeviceKind::meta, 0}, 1);
-  const auto stage = model.build(meta, DType::f32, 0);
-  testing::give_gradients(stage->parameters(), meta);
-  nn::Batch batch{.layout = {.sequences = 2, .length = length}};
-  const auto made = [&](int64_t count, DType type) {
-    return Tensor::empty(meta.arena(MemoryClass::activations), {count}, type, "batch");
-  };
-  batch.tokens = batch.labels = batch.positions = made(2 * length, DType::i32);
-  batch.loss_weights = made(2 * length, DType::f32);
-  batch.sample_ids = made(2, DType::i64);
-  Recorder recorder;
-  meta.stream().watch(&recorder);
-  Tape tape(meta);
-  models::head_loss(*stage, tape, models::forward(*stage, tape, {}, batch, models::Phase::train),
-                    batch);
-  tape.backward();
-  meta.stream().watch(nullptr);
-  return recorder.take();
+std::unique_ptr<models::Stage> whole_on(Runtime& meta, const models::Model& model) {
+  return model.build(meta, DType::f32, 0);
 }
 
-// Products are counted in full. Attention counts the pairs that masks keep, and half of each
-// token's pair with itself. The scores that backward computes again are not part of the model's
-// operations.
 TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
   for (const auto& [name, model] : testing::family_models()) {
     for (const int64_t length : {1, 5, 24, 31}) {
       if (length > model->max_position_embeddings()) continue;
-      double flops = 0;
-      for (const WorkItem& item : work_of(model, length).kernels) {
-        const auto calls = static_cast<double>(item.calls);
-        if (item.kernel != "attention" && item.kernel != "attention_backward") {
-          flops += calls * item.cost.flops;
-          continue;
-        }
-        const double forward = item.kernel == "attention" ? 2 : 5, counted = forward == 2 ? 2 : 4;
-        const auto q = static_cast<double>(item.operands.at(0).shape.elements());
-        flops += calls * (item.cost.flops * counted / forward - 2 * counted * q / 2);
-      }
-      EXPECT_DOUBLE_EQ(2 * model->training_flops(length), flops) << name << " " << length;
+      Runtime meta({DeviceKind::meta, 0}, 1);
+      EXPECT_DOUBLE_EQ(model->training_flops(length),
+                       executed_flops(*whole_on(meta, model), meta, length))
+          << name << " " << length;
     }
   }
+}
+
+constexpr double kTokens = 128, kAttention = 2097152, kHead = 64 * 1000,
+                 kLayer = 47104;  // of small_llama(): attention, and weights
+double products(double weights) { return 2 * kTokens * weights; }
+
+// The embedding and the first layer are frozen, so that nothing of them runs backward.
+TEST(Flops, OfFrozenParametersAreThoseThatAreExecuted) {
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const auto whole = whole_on(meta, small_llama());
+  for (parallel::ParameterSpec* placed : whole->parameters())
+    placed->parameter.trainable = !placed->parameter.name.starts_with("embedding.") &&
+                                  !placed->parameter.name.starts_with("layers.0.");
+  EXPECT_DOUBLE_EQ(
+      executed_flops(*whole, meta, 128),
+      products(kLayer) + kAttention + 3 * (products(kLayer) + kAttention + products(kHead)));
+}
+
+// Adapters of the queries: 4 x 64 and 64 x 4. The first layer has no gradient of its input.
+TEST(Flops, OfAdaptersHaveNoWeightGradientsOfTheModel) {
+  models::LoraConfig config{.rank = 4, .alpha = 4};
+  config.targets.names = {"q_proj"};
+  const models::Model model = small_llama()->with(
+      {.adapter = std::make_shared<const models::LoraConfig>(std::move(config))});
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  EXPECT_DOUBLE_EQ(executed_flops(*whole_on(meta, model), meta, 128),
+                   2 * (2 * products(kLayer) + products(kHead)) + 6 * kAttention -
+                       products(64 * 96) + products(4 * 64) * (2 * 6 - 1));
 }
 
 TEST(Parameters, KnownCounts) {
@@ -144,7 +140,8 @@ TEST(Parameters, ByClassAndSpan) {
 
 // For 124M, the model's formula and Megatron-LM's differ only by the padded rows of the vocabulary.
 TEST(Flops, FormulasOfAStep) {
-  const std::vector<FlopCount> flops = step_flops(gpt2_124m(), 50304, 512, 1024);
+  const std::vector<FlopCount> flops =
+      step_flops(gpt2_124m(), gpt2_124m()->training_flops(1024), 50304, 512, 1024);
   ASSERT_EQ(flops.size(), 3U);
   EXPECT_EQ(flops[0].formula, "model");
   EXPECT_EQ(flops[1].formula, "megatron");

@@ -247,7 +247,8 @@ INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
                                            "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text",
                                            "phi3", "olmo2", "granite", "nemotron", "starcoder2",
                                            "falcon", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
-                                           "olmoe", "glm4_moe", "gpt_oss", "llama4_text"),
+                                           "olmoe", "glm4_moe", "gpt_oss", "llama4_text",
+                                           "deepseek_v2", "deepseek_v2_lite", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
 // GPT-NeoX's golden directory has three heads. The same model with four heads and random weights
@@ -306,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                                            "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
                                            "llama_tied_clip", "llama_lion", "llama_muon",
                                            "llama_muon_quintic", "qwen3_wd_ramp", "mixtral",
-                                           "mixtral_aux", "gpt_oss"),
+                                           "mixtral_aux", "gpt_oss", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
 void expect_refused(const std::string& directory, const VerifyOptions& options,
@@ -359,6 +360,18 @@ INSTANTIATE_TEST_SUITE_P(
                       ExpertLayout{"hf/glm4_moe",
                                    {.tensor_parallel = 2,
                                     .data_parallel = 2,
+                                    .expert_parallel = 2,
+                                    .sequence_parallel = true}},
+                      ExpertLayout{"hf/deepseek_v2",
+                                   {.tensor_parallel = 2,
+                                    .pipeline_parallel = 2,
+                                    .data_parallel = 2,
+                                    .expert_parallel = 2,
+                                    .sequence_parallel = true}},
+                      ExpertLayout{"hf/deepseek_v3",
+                                   {.tensor_parallel = 2,
+                                    .data_parallel = 2,
+                                    .context_parallel = 2,
                                     .expert_parallel = 2,
                                     .sequence_parallel = true}},
                       ExpertLayout{"hf/llama4_text",
@@ -426,6 +439,22 @@ TEST(Verify, NoticesAWrongGradientAndAMissingOne) {
   const Report report = verify(model, {.devices = {DeviceKind::cpu}}).at(0);
   ASSERT_EQ(report.failures().size(), 1u) << report.text();
   EXPECT_NE(report.failures()[0].find(name), std::string::npos);
+}
+
+// YaRN's second factor also multiplies the scores of latent attention, by its square.
+TEST(Verify, NoticesAScoreWithoutYarnsSecondFactor) {
+  const TemporaryDirectory directory;
+  std::filesystem::copy(vectors("hf/deepseek_v3"), directory / "model");
+  const std::string path = directory / "model/config.json";
+  Json config = Json::read(path);
+  Json rope = config["rope_parameters"];
+  // The factor of cos and sin stays what the two gave.
+  rope.set("attention_factor", 1.0);
+  rope.set("mscale_all_dim", 0.0);
+  config.set("rope_parameters", rope);
+  std::ofstream(path) << config.dump();
+  const std::vector<Report> reports = verify(directory / "model", {});
+  for (const Report& report : reports) EXPECT_FALSE(report.passed()) << report.text();
 }
 
 TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {

@@ -312,6 +312,13 @@ TEST_F(Errors, Keys) {
   auto client = locked.client();
   EXPECT_EQ(client.Get("/v1/models")->status, 401);
   EXPECT_EQ(client.Get("/metrics")->status, 401);
+  for (const char* path : {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}) {
+    const std::string adapter = R"({"lora_name": "one", "lora_path": "one"})";
+    EXPECT_EQ(locked.post(path, adapter)->status, 401);
+    // Known, but adapters are not enabled.
+    const auto result = locked.post(path, adapter, {{"Authorization", "Bearer second"}});
+    EXPECT_NE(result->body.find("--enable-lora"), std::string::npos) << result->body;
+  }
   EXPECT_EQ(client.Get("/health")->status, 200);
 }
 

@@ -140,6 +140,60 @@ TEST(ScoreEndpoint, ReadsChatsAndPairs) {
             R"(["LABEL_0"])");
 }
 
+TEST(ScoreEndpoint, CutsTextsOnEitherSide) {
+  const ServedScores served("llama_reward");
+  const auto value = [&](const std::string& path, const std::string& body) {
+    const Json first = served.answer(path, body)["data"].as_array()[0];
+    return path == "/classify" ? first["probs"].as_array()[0] : first["score"];
+  };
+  const std::string three = R"(, "truncate_prompt_tokens": 3)",
+                    left = three + R"(, "truncation_side": "left")";
+  const Json start = value("/classify", R"({"input": "abc"})"),
+             end = value("/classify", R"({"input": "cde"})");
+  EXPECT_NE(start, end);
+  EXPECT_EQ(value("/classify", R"({"input": "abcde")" + three + "}"), start);
+  EXPECT_EQ(value("/classify", R"({"input": "abcde")" + left + "}"), end);
+  EXPECT_EQ(value("/classify", R"({"input": [97, 98, 99, 100, 101])" + three + "}"), start);
+  EXPECT_EQ(value("/classify", R"({"input": "ab")" + three + "}"),
+            value("/classify", R"({"input": "ab"})"));
+  EXPECT_EQ(value("/score", R"({"text_1": "ab", "text_2": "cde")" + left + "}"), end);
+  const std::string longest(128, 'a');
+  EXPECT_EQ(value("/classify", R"({"input": ")" + longest + R"(b", "truncate_prompt_tokens": -1})"),
+            value("/classify", R"({"input": ")" + longest + "\"}"));
+}
+
+TEST(ScoreEndpoint, RanksDocuments) {
+  const ServedScores served("llama_reward");
+  const Json scores =
+      served.answer("/score", R"({"text_1": "u:", "text_2": ["a", "hi\n", "c"]})")["data"];
+  std::vector<std::pair<double, int64_t>> expected;
+  for (const Json& one : scores.as_array())
+    expected.emplace_back(one["score"].as_number(), one["index"].as_integer());
+  std::ranges::sort(expected, std::greater());
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
+    const Json answer = served.answer(
+        path, R"({"query": "u:", "documents": ["a", {"text": "hi\n"}, "c"], "top_n": 2})");
+    EXPECT_TRUE(answer["id"].as_string().starts_with("rerank-"));
+    EXPECT_EQ(answer["usage"]["prompt_tokens"].as_integer(), 11);
+    const Json::Array& results = answer["results"].as_array();
+    ASSERT_EQ(results.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(results[i]["index"].as_integer(), expected[i].second);
+      EXPECT_EQ(results[i]["relevance_score"].as_number(), expected[i].first);
+      const char* texts[] = {"a", "hi\n", "c"};
+      EXPECT_EQ(results[i]["document"]["text"].as_string(), texts[expected[i].second]);
+    }
+  }
+  const Json all = served.answer(
+      "/rerank", R"({"query": "u:", "documents": ["a", "b"], "return_documents": false})");
+  EXPECT_EQ(all["results"].as_array().size(), 2u);
+  EXPECT_EQ(all["results"].as_array()[0].find("document"), nullptr);
+  expect_contains(served.refused("/rerank", R"({"documents": ["a"]})"), {"query is missing"});
+  expect_contains(served.refused("/rerank", R"({"query": 1, "documents": ["a"]})"), {"query is 1"});
+  expect_contains(served.refused("/rerank", R"({"query": "a", "documents": [1]})"),
+                  {"documents contains 1"});
+}
+
 TEST(ScoreEndpoint, RefusesWhatTheModelCannotDo) {
   const ServedScores served("llama_classify");
   for (const char* path : {"/v1/completions", "/v1/chat/completions"})
@@ -149,8 +203,14 @@ TEST(ScoreEndpoint, RefusesWhatTheModelCannotDo) {
                   {"llama_classify", "3 labels", "/v1/classify"});
   expect_contains(served.refused("/classify", R"({"input": []})"), {"input", "empty list"});
   expect_contains(served.refused("/classify", R"({"input": "a", "messages": []})"), {"both"});
-  expect_contains(served.refused("/classify", R"({"input": "a", "truncate_prompt_tokens": 3})"),
-                  {"truncate_prompt_tokens"});
+  const auto cut = [&](const char* field) {
+    return served.refused("/classify", fmt::format(R"({{"input": "a", {}}})", field));
+  };
+  expect_contains(cut(R"("truncate_prompt_tokens": 129)"), {"truncate_prompt_tokens", "-1 to 128"});
+  expect_contains(cut(R"("truncate_prompt_tokens": 0)"), {"truncate_prompt_tokens is 0"});
+  expect_contains(cut(R"("truncation_side": "both")"), {"truncation_side", "left"});
+  expect_contains(served.refused("/rerank", R"({"query": "a", "documents": ["b"]})"),
+                  {"llama_classify", "3 labels"});
   expect_contains(served.refused("/classify", R"({"model": "other", "input": "a"})", 404),
                   {"other"});
   expect_contains(served.refused("/pooling", R"({"input": "a", "task": "embed"})"), {"embed"});

@@ -1,6 +1,6 @@
 // Trains five families that together cover most features: windows and two rotary tables, fused
-// matrices and longrope, parallel attention and MLP after one norm or two, and experts whose
-// routers have states. tests/slow/training has all families.
+// matrices and longrope, parallel attention and MLP after one norm or two, and latent attention
+// with experts whose routers have states. tests/slow/training has all families.
 #include "golden/training/families.h"
 
 namespace megatron::training {
@@ -8,7 +8,7 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining,
                          ::testing::ValuesIn(in_both_types({"gemma3_text", "phi3", "cohere2",
-                                                            "falcon", "glm4_moe"})),
+                                                            "falcon", "deepseek_v3"})),
                          name_of);
 
 }  // namespace

@@ -243,8 +243,7 @@ TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
 }
 
 TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
-  for (const auto& [type, use] : {std::pair{"SFTTokenizer", "use HuggingFaceTokenizer"},
-                                  {"MultimodalTokenizer", "use HuggingFaceTokenizer"},
+  for (const auto& [type, use] : {std::pair{"MultimodalTokenizer", "use HuggingFaceTokenizer"},
                                   {"NullMultimodalTokenizer", "use NullTokenizer"}}) {
     s_.tokenizer_type = type;
     const std::string text = refused(s_, 100);

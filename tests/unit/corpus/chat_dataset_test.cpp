@@ -12,7 +12,7 @@
 namespace megatron::corpus {
 namespace {
 
-// Chats of these lengths with ascending ids; every second token carries loss.
+// Chats of these lengths with ascending ids, from sources in turn; every second token carries loss.
 std::shared_ptr<const ChatStore> store_of(const std::vector<int64_t>& lengths) {
   auto store = std::make_shared<ChatStore>();
   for (const int64_t length : lengths) {
@@ -21,6 +21,7 @@ std::shared_ptr<const ChatStore> store_of(const std::vector<int64_t>& lengths) {
       store->weights.push_back(i % 2 == 1 ? 1.0f : 0.0f);
     }
     store->ends.push_back(std::ssize(store->ids));
+    store->sources.add(store->ends.size() % 2 == 1 ? "a" : "b");
   }
   return store;
 }
@@ -44,6 +45,7 @@ TEST(ChatDataset, ARowIsDocumentsApart) {
   EXPECT_EQ(sample.loss_mask, (std::vector<float>{1, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
   EXPECT_EQ(sample.position_ids, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 0, 0, 0}));
   EXPECT_EQ(sample.segment_begin, (std::vector<int32_t>{0, 0, 0, 0, 4, 4, 4, 7, 8, 9}));
+  EXPECT_EQ(sample.sources, (std::vector<int32_t>{1, 1, 1, 1, 0, 0, 0, -1, -1, -1}));
   set.read_filler(sample);
   EXPECT_EQ(std::ranges::count(sample.loss_mask, 0.0f), 10);
   EXPECT_THROW(set.read(1, sample), Error);

@@ -36,6 +36,7 @@ std::shared_ptr<const ScoredStore> store_of(int64_t per_example,
   }
   const auto examples = static_cast<size_t>(store->size());
   for (size_t i = 0; i < examples; ++i) {
+    store->sources.add(i == 0 ? "first" : "rest");
     if (per_example == 2) store->margins.push_back(0.5 * static_cast<double>(i + 1));
     else store->labels.push_back(static_cast<int32_t>(i + 4));
   }
@@ -52,6 +53,7 @@ TEST(ScoredDataset, APairIsTwoDocumentsOfARow) {
   EXPECT_EQ(sample.targets, (std::vector<double>{0, 0.5, 0, 0, 0, 1, 0, 0, 0, 0}));
   EXPECT_EQ(sample.position_ids, (std::vector<int64_t>{0, 1, 0, 1, 2, 0, 0, 1, 0, 0}));
   EXPECT_EQ(sample.segment_begin, (std::vector<int32_t>{0, 0, 2, 2, 2, 5, 6, 6, 8, 9}));
+  EXPECT_EQ(sample.sources, (std::vector<int32_t>{0, 0, 0, 0, 0, 1, 1, 1, -1, -1}));
   set.read_filler(sample);
   EXPECT_EQ(sample.loss_mask, std::vector<float>(10, 0));
 }

@@ -15,11 +15,11 @@ namespace megatron::testing {
 
 // Directories of the golden vectors `hf` that differ in more than their storage.
 inline constexpr const char* kFamilyDirectories[] = {
-    "gpt2",     "llama",      "llama3",    "llama_linear", "llama_dynamic", "llama_yarn",
-    "mistral",  "qwen2",      "qwen3",     "gemma2",       "gemma3_text",   "phi3",
-    "olmo2",    "granite",    "falcon",    "nemotron",     "starcoder2",    "cohere2",
-    "gpt_neox", "mixtral",    "qwen2_moe", "qwen3_moe",    "olmoe",         "glm4_moe",
-    "gpt_oss",  "llama4_text"};
+    "gpt2",     "llama",       "llama3",      "llama_linear",     "llama_dynamic", "llama_yarn",
+    "mistral",  "qwen2",       "qwen3",       "gemma2",           "gemma3_text",   "phi3",
+    "olmo2",    "granite",     "falcon",      "nemotron",         "starcoder2",    "cohere2",
+    "gpt_neox", "mixtral",     "qwen2_moe",   "qwen3_moe",        "olmoe",         "glm4_moe",
+    "gpt_oss",  "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3"};
 
 inline std::string family_directory(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + name;

@@ -39,13 +39,18 @@ const std::set<std::string_view> kEither = {"pad_token_id", "rope_theta", "head_
                                             "max_window_layers", "use_bidirectional_attention"};
 
 TEST(HuggingFaceConfig, ComesBackKeyByKey) {
-  for (const char* name :
-       {"gpt2",         "llama",         "llama_tied", "llama_bf16",   "llama_fp16",     "llama3",
-        "llama_linear", "llama_dynamic", "llama_yarn", "llama_reward", "llama_classify", "mistral",
-        "qwen2",        "qwen3",         "gemma2",     "gemma3_text",  "phi3",           "olmo2",
-        "granite",      "nemotron",      "starcoder2", "falcon",       "cohere2",        "gpt_neox",
-        "mixtral",      "qwen2_moe",     "qwen3_moe",  "olmoe",        "glm4_moe",       "gpt_oss",
-        "llama4_text"}) {
+  for (const char* name : {"gpt2",         "llama",          "llama_tied",
+                           "llama_bf16",   "llama_fp16",     "llama3",
+                           "llama_linear", "llama_dynamic",  "llama_yarn",
+                           "llama_reward", "llama_classify", "mistral",
+                           "qwen2",        "qwen3",          "gemma2",
+                           "gemma3_text",  "phi3",           "olmo2",
+                           "granite",      "nemotron",       "starcoder2",
+                           "falcon",       "cohere2",        "gpt_neox",
+                           "mixtral",      "qwen2_moe",      "qwen3_moe",
+                           "olmoe",        "glm4_moe",       "gpt_oss",
+                           "llama4_text",  "deepseek_v2",    "deepseek_v2_lite",
+                           "deepseek_v3"}) {
     const Json original = golden_config(name);
     const std::string stored = original["dtype"].as_string();
     const DType type = stored == "bfloat16"  ? DType::bf16

@@ -210,6 +210,13 @@ TEST(AddAdapter, PlacesItsPartsByTheMatrixInAnyLayout) {
   }
 }
 
+// Muon updates each of them by itself.
+TEST(AddAdapter, MatricesAThatAreStackedAreKnown) {
+  const Rank rank(apart(), rules_of({{"q", {2, 0.5}}, {"k", {3, 0.5}}, {"v", {1, 0.5}}}), 0, 1);
+  ASSERT_EQ(rank.placed[1]->parameter.name, "apart.lora_a.0");
+  EXPECT_EQ(rank.placed[1]->matrices, (std::vector<int64_t>{2, 3, 1}));
+}
+
 TEST(AddAdapter, TrainsNothingElse) {
   const AdapterRules rules = rules_of({{"q", {2, 1}}});
   const Rank rank(apart(), rules, 0, 1);

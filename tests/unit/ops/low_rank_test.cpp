@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "base/philox.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
+#include "ops/scale.h"
 
 namespace megatron::ops::low_rank_test {
 namespace {
@@ -185,6 +187,69 @@ TEST_F(LowRankTest, FrozenMatricesAreLeftAlone) {
     EXPECT_FALSE(frozen->uses[0].started) << frozen->name;
     EXPECT_EQ(found, expected) << frozen->name;
     frozen->trainable = true;
+  }
+}
+
+// With dropout, an adapter adds what it makes of the dropped x: that of a product with an adapter
+// less that of the product alone.
+TEST_F(LowRankTest, DropoutIsOfTheAdaptersInputAlone) {
+  w_.trainable = false;
+  Parameter m = parameter("magnitudes", {kOut}), all_b = parameter("b of all rows", {kOut, 5});
+  const LowRank decomposed{{{a_, 0.5, {{.b = all_b, .magnitude = m}}}}, kIn};
+  for (LowRank added : {adapter(), decomposed}) {
+    std::vector<Parameter*> trained = {&m, &all_b};
+    for (Parameter* p : all()) trained.push_back(p);
+    Tensor samples = Tensor::empty(runtime_.arena(MemoryClass::activations), {2}, DType::i64, "s");
+    const int64_t numbers[] = {3, 8};
+    copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
+    const kernels::DropoutArgs::Mask mask{
+        .p = 0.5f, .seed = 2, .stream = 9, .rows = {.sample_ids = samples}};
+    const auto results = [&](bool composed) {
+      for (Parameter* p : trained) p->uses[0].started = false;
+      Tape tape(runtime_);
+      const Var x = tape.leaf(x_);
+      Var y;
+      if (composed) {
+        const Var dropped = dropout(tape, x, mask);
+        const Var alone = linear(tape, dropped, w_);
+        y = add(tape, linear(tape, x, w_),
+                add(tape, linear(tape, dropped, w_, {}, MemoryClass::activations, added),
+                    scale(tape, alone, -1)));
+      } else {
+        LowRank dropping = added;
+        dropping.dropout = {.p = mask.p, .seed = mask.seed, .stream = mask.stream};
+        tape.drop_in_adapters({mask.rows, kTokens});
+        y = linear(tape, x, w_, {}, MemoryClass::activations, dropping);
+      }
+      tape.set_gradient(y, dy_);
+      tape.backward();
+      std::vector<Values> values = {to_doubles(y.value), to_doubles(tape.gradient(x))};
+      for (Parameter* p : trained) values.push_back(to_doubles(p->uses[0].grad));
+      return values;
+    };
+    const std::vector<Values> found = results(false), expected = results(true);
+    EXPECT_NE(found[0], run(added, backward).y);
+    for (size_t i = 0; i < expected.size(); ++i)
+      expect_near(found[i], expected[i], i < 2 ? "y or dx" : "gradient");
+  }
+}
+
+// A rank with some of the columns drops what the others would.
+TEST_F(LowRankTest, DropoutOfSomeColumnsIsThatOfAll) {
+  Tape tape(runtime_);
+  Tensor samples = Tensor::empty(runtime_.arena(MemoryClass::activations), {1}, DType::i64, "s");
+  const int64_t number = 5;
+  copy_bytes_from(samples, std::as_bytes(std::span(&number, 1)));
+  tape.drop_in_adapters({{.sample_ids = samples}, kTokens});
+  const Tensor wide = drawn({kTokens, 12}, "wide");
+  LowRank added = adapter();
+  added.dropout = {.p = 0.5f, .seed = 2, .stream = 9};
+  const Tensor all = low_rank_input(added, tape, wide);
+  for (int64_t first = 0; first < 7; ++first) {
+    const Tensor columns = tape.empty({kTokens, 5}, DType::f64, "columns");
+    tape.kernels().copy({.x = wide.slice(1, first, 5), .out = columns}, tape.stream());
+    added.dropout.first_channel = first;
+    EXPECT_EQ(to_doubles(low_rank_input(added, tape, columns)), to_doubles(all.slice(1, first, 5)));
   }
 }
 

@@ -104,54 +104,58 @@ class OfLayouts : public ::testing::Test {
     return rows;
   }
 
-  void check(int strength, size_t most_rows) {
+  static Covering check(int strength, size_t most_rows) {
     const Refusal refusal = layout_refusal({});
-    const Covering covering = cover(layout_factors(), refusal, strength);
+    Covering covering = cover(layout_factors(), refusal, strength);
     fmt::print("layouts: {} rows cover {} sets of {} values that occur in {} possible rows\n",
                covering.rows.size(), covering.tuples, strength, covering.possible);
     EXPECT_EQ(covering.possible, static_cast<int64_t>(possible().size()));
     EXPECT_LE(covering.rows.size(), most_rows);
     for (const Row& row : covering.rows) EXPECT_EQ(refusal(row), "");
-    EXPECT_EQ(cover(layout_factors(), layout_refusal({}), strength).rows, covering.rows);
-    if (strength == 2) {
-      EXPECT_EQ(tuples_of(covering.rows, 2), tuples_of(possible(), 2));
-    }
     EXPECT_EQ(tuples_of(covering.rows, strength).size(), static_cast<size_t>(covering.tuples));
+    return covering;
+  }
+
+  static void check_reasons(const Covering& covering) {
+    std::string texts;
+    for (const ExcludedPair& pair : covering.excluded)
+      texts += describe(layout_factors(), pair) + "\n";
+    for (const std::string_view text :
+         {"tp 1 with sequence on: --sequence-parallel", "pp 1 with schedule zb-v: ",
+          "dp 3 with instances 2: ", "sharding no_shard with instances 2: ",
+          "recompute selective with offload activations: --cpu-offloading-num-layers"}) {
+      EXPECT_NE(texts.find(text), std::string::npos) << text << " in:\n" << texts;
+    }
+    EXPECT_EQ(texts.find("more than 16"), std::string::npos) << texts;
+  }
+
+  // Rows become settings that place every layer on some stage.
+  static void check_settings(const Covering& covering) {
+    const LayoutLimits limits;
+    for (const Row& row : covering.rows) {
+      const LayoutSettings settings = layout_settings(row, limits);
+      const auto shape = settings.parallel.pipeline(limits.num_layers);
+      int64_t layers = 0;
+      for (const auto& part :
+           parallel::place_layers(limits.num_layers, shape, settings.parallel.placement()))
+        layers += part.layers;
+      EXPECT_EQ(layers, limits.num_layers);
+      EXPECT_LE(settings.ranks(), limits.ranks);
+      EXPECT_EQ(limits.sequences % (settings.data_parallel * settings.micro_batch), 0);
+    }
   }
 };
 
-TEST_F(OfLayouts, PairsThatCanOccurDo) { check(2, 40); }
+// One test, since the search takes seconds.
+TEST_F(OfLayouts, PairsThatCanOccurDo) {
+  const Covering covering = check(2, 40);
+  EXPECT_EQ(cover(layout_factors(), layout_refusal({}), 2).rows, covering.rows);
+  EXPECT_EQ(tuples_of(covering.rows, 2), tuples_of(possible(), 2));
+  check_reasons(covering);
+  check_settings(covering);
+}
+
 TEST_F(OfLayouts, TriplesThatCanOccurDo) { check(3, 250); }
-
-TEST_F(OfLayouts, ExcludedPairsHaveTheirReason) {
-  const Covering covering = cover(layout_factors(), layout_refusal({}), 2);
-  std::string texts;
-  for (const ExcludedPair& pair : covering.excluded)
-    texts += describe(layout_factors(), pair) + "\n";
-  for (const std::string_view text :
-       {"tp 1 with sequence on: --sequence-parallel", "pp 1 with schedule zb-v: ",
-        "dp 3 with instances 2: ", "sharding no_shard with instances 2: ",
-        "recompute selective with offload activations: --cpu-offloading-num-layers"}) {
-    EXPECT_NE(texts.find(text), std::string::npos) << text << " in:\n" << texts;
-  }
-  EXPECT_EQ(texts.find("more than 16"), std::string::npos) << texts;
-}
-
-// Rows become settings that place every layer on some stage.
-TEST_F(OfLayouts, RowsAreSettings) {
-  const LayoutLimits limits;
-  for (const Row& row : cover(layout_factors(), layout_refusal(limits), 2).rows) {
-    const LayoutSettings settings = layout_settings(row, limits);
-    const auto shape = settings.parallel.pipeline(limits.num_layers);
-    int64_t layers = 0;
-    for (const auto& part :
-         parallel::place_layers(limits.num_layers, shape, settings.parallel.placement()))
-      layers += part.layers;
-    EXPECT_EQ(layers, limits.num_layers);
-    EXPECT_LE(settings.ranks(), limits.ranks);
-    EXPECT_EQ(limits.sequences % (settings.data_parallel * settings.micro_batch), 0);
-  }
-}
 
 }  // namespace
 }  // namespace megatron::selftest

@@ -161,10 +161,6 @@ const std::vector<Broken> kBroken = {
      "optim_grads_params",
      "--mlp-chunks-for-training 4 computes weight gradients from the parameters again, but with "
      "--pipeline-schedule zb-h1"},
-    {memory,
-     "--lora-rank 2 --pipeline-schedule zb-h1 --data-parallel-sharding-strategy "
-     "optim_grads_params",
-     "--pipeline-schedule zb-h1 computes weight gradients after "},
     {memory, "--mlp-chunks-for-training 4 --lora-rank 2",
      "--mlp-chunks-for-training 4 computes feed-forward blocks without their adapters"},
     {memory, "--recompute-granularity full --distribute-saved-activations",

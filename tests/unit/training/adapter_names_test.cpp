@@ -2,28 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 
-#include "models/adapters/lora_config.h"
-#include "text.h"
 #include "training/model_source.h"
 #include "training/stored_names.h"
-#include "unit/checkpoint/raw_tensors.h"
 #include "unit/checkpoint/support.h"
+#include "unit/training/adapter_files.h"
 
 namespace megatron::training::adapter_names_test {
 namespace {
 
-using megatron::testing::RawTensor;
-
-std::string base_of(const std::string& family) {
-  return std::string(MEGATRON_GOLDEN) + "/hf/" + family;
-}
-
-models::Model adapted(const std::string& family, const models::LoraConfig& config) {
-  return models::model_from_directory(base_of(family))
-      ->with({.adapter = std::make_shared<const models::LoraConfig>(config)});
-}
+using megatron::testing::adapted;
+using megatron::testing::write_adapter;
 
 // Names of the tensors in a checkpoint of the model.
 std::vector<std::string> saved_names(const models::Model& model) {
@@ -32,20 +21,6 @@ std::vector<std::string> saved_names(const models::Model& model) {
     names.push_back(tensor.name);
   std::ranges::sort(names);
   return names;
-}
-
-// Writes a directory with what a checkpoint of the model has; every byte is zero, so that numbers
-// are.
-void write_adapter(const std::string& folder, const std::string& family,
-                   const models::Model& model) {
-  models::LoraConfig config = *model->adapter();
-  config.base_model = base_of(family);
-  write_file(folder + "/adapter_config.json", models::to_json(config).dump());
-  std::vector<RawTensor> tensors;
-  for (const checkpoint::WholeTensor& tensor : whole_model(model, DType::f32).saved)
-    tensors.push_back({tensor.name, "F32", tensor.shape.str(),
-                       std::string(static_cast<size_t>(tensor.shape.elements() * 4), '\0')});
-  megatron::testing::write_raw(folder + "/adapter_model.safetensors", tensors);
 }
 
 TEST(AdapterNames, OfSavedModulesReplaceTheBases) {

@@ -24,8 +24,8 @@ bool reads_unpacked(const AttentionSizes& sizes, DType type) {
 class PackedKeys {
  public:
   struct Block {
-    uint32_t* keys;    // [keys / 32][word_width][32]
-    uint32_t* values;  // [columns / 32][words(keys)][32]
+    uint32_t* keys;    // [keys / 32][key.words][32]
+    uint32_t* values;  // [value.columns / 32][words(keys)][32]
   };
 
   // Layout of keys and values in their memory.
@@ -33,8 +33,8 @@ class PackedKeys {
     Form(const AttentionSizes& sizes, DType type) : once(sizes.row_blocks() > 1) {
       if (reads_unpacked(sizes, type)) return;
       const int64_t keys = once ? sizes.padded_keys : kKeyColumns;
-      value_offset = keys * sizes.word_width;
-      place_words = value_offset + words(sizes.kind, keys) * sizes.columns;
+      value_offset = keys * sizes.key.words;
+      place_words = value_offset + words(sizes.kind, keys) * sizes.value.columns;
     }
     int64_t bytes(const AttentionSizes& sizes, int threads) const {
       return (once ? sizes.batch * sizes.kv_heads : threads) * place_words * 4;
@@ -68,8 +68,8 @@ class PackedKeys {
   Block at(int64_t place, int64_t block) const {
     uint32_t* begin = data_ + place * form_.place_words;
     const int64_t keys = block * kKeyColumns;
-    return {begin + keys * sizes_.word_width,
-            begin + form_.value_offset + words(sizes_.kind, keys) * sizes_.columns};
+    return {begin + keys * sizes_.key.words,
+            begin + form_.value_offset + words(sizes_.kind, keys) * sizes_.value.columns};
   }
 
   // Packs the panels that some query may see; keys after the last such key become zero.
@@ -81,22 +81,23 @@ class PackedKeys {
     const KeyRows keys(args_.k, args_.block_table, sample, key_head),
         values(args_.v, args_.block_table, sample, key_head);
     for (int64_t j = 0; j < range.count; j += kPanel) {
-      const auto ahead = [&](const KeyRows& rows, int64_t first) {
+      const auto ahead = [&](const KeyRows& rows, int64_t first, int64_t width) {
         const int64_t there = std::clamp<int64_t>(count - first, 0, kPanel);
-        if (there > 0) prefetch_rows(rows.from(begin + first), there, sizes_.width);
+        if (there > 0) prefetch_rows(rows.from(begin + first), there, width);
       };
-      ahead(values, j);
-      ahead(keys, j + kPanel);
+      ahead(values, j, sizes_.value.elements);
+      ahead(keys, j + kPanel, sizes_.key.elements);
       const int64_t there = std::clamp<int64_t>(count - j, 0, kPanel);
-      transpose_to_panel(sizes_.kind, keys.from(begin + (there > 0 ? j : 0)), there, sizes_.width,
-                         nullptr, to.keys + (range.first + j) * sizes_.word_width);
+      transpose_to_panel(sizes_.kind, keys.from(begin + (there > 0 ? j : 0)), there,
+                         sizes_.key.elements, nullptr,
+                         to.keys + (range.first + j) * sizes_.key.words);
     }
     const int64_t panel = words(sizes_.kind, sizes_.block_keys(block)) * kPanel;
     values.for_pages(begin, count, [&](int64_t at, int64_t part) {
       // Pads the last part's panels with zeros.
       const int64_t padded = at + part < count ? part : range.count - at;
-      rows_to_panels(sizes_.kind, values.from(begin + at), part, padded, sizes_.width, panel,
-                     to.values + words(sizes_.kind, range.first + at) * kPanel);
+      rows_to_panels(sizes_.kind, values.from(begin + at), part, padded, sizes_.value.elements,
+                     panel, to.values + words(sizes_.kind, range.first + at) * kPanel);
     });
   }
 
@@ -114,8 +115,8 @@ struct Workspace {
         {&scores, tile},
         {&weights, is_paired(sizes.kind) ? tile / 2 : 0},
         {&random, sizes.dropout.p > 0 ? tile : 0},
-        {&queries, kQueryRows * sizes.word_width},
-        {&output, kQueryRows * sizes.columns},
+        {&queries, kQueryRows * sizes.key.words},
+        {&output, kQueryRows * sizes.value.columns},
     };
     bytes = cut_pieces(begin, pieces);
   }
@@ -131,26 +132,26 @@ class PackedTile {
   PackedTile(const AttentionSizes& sizes, const PackedKeys::Block& from, int64_t block,
              const TilePlace& place)
       : sizes_(sizes), place_(place) {
-    keys_ = from.keys + place.first * sizes.word_width;
+    keys_ = from.keys + place.first * sizes.key.words;
     values_ = from.values + words(sizes.kind, place.first) * kPanel;
     value_panel_ = words(sizes.kind, sizes.block_keys(block)) * kPanel;
   }
   void score(Workspace& work) const {
     tile_product(sizes_.kind, {.m = place_.rows,
                                .n = place_.keys,
-                               .k = sizes_.word_width,
+                               .k = sizes_.key.words,
                                .a = work.queries,
-                               .a_row = sizes_.word_width,
+                               .a_row = sizes_.key.words,
                                .a_step = 1,
                                .b = keys_,
-                               .panel = sizes_.word_width * kPanel,
+                               .panel = sizes_.key.words * kPanel,
                                .c = floats(work.scores),
                                .ldc = kKeyColumns,
                                .accumulate = false});
   }
   void add_values(const uint32_t* weights, Workspace& work) const {
     tile_product(sizes_.kind, {.m = place_.rows,
-                               .n = sizes_.columns,
+                               .n = sizes_.value.columns,
                                .k = words(sizes_.kind, place_.keys),
                                .a = weights,
                                .a_row = words(sizes_.kind, kKeyColumns),
@@ -158,7 +159,7 @@ class PackedTile {
                                .b = values_,
                                .panel = value_panel_,
                                .c = floats(work.output),
-                               .ldc = sizes_.columns,
+                               .ldc = sizes_.value.columns,
                                .accumulate = true});
   }
 
@@ -185,15 +186,15 @@ class UnpackedTile {
     values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
       const MatrixRows rows = values_.from(first_ + at);
       const int64_t size = size_of(rows.type);
-      RowsAhead values(rows.base, part, sizes_.width * size, rows.stride * size);
+      RowsAhead values(rows.base, part, sizes_.value.elements * size, rows.stride * size);
       values.lines(values.all());
     });
     keys_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
       few_rows_product_nt(sizes_.kind, {.m = rows_,
                                         .n = part,
-                                        .elements = sizes_.width,
+                                        .elements = sizes_.key.elements,
                                         .a = work.queries,
-                                        .a_row = sizes_.word_width,
+                                        .a_row = sizes_.key.words,
                                         .b = keys_.from(first_ + at),
                                         .c = floats(work.scores) + at,
                                         .ldc = kKeyColumns,
@@ -204,13 +205,13 @@ class UnpackedTile {
   void add_values(const uint32_t* weights, Workspace& work) const {
     values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
       few_rows_product_nn(sizes_.kind, {.m = rows_,
-                                        .n = sizes_.width,
+                                        .n = sizes_.value.elements,
                                         .elements = part,
                                         .a = weights + words(sizes_.kind, at),
                                         .a_row = words(sizes_.kind, kKeyColumns),
                                         .b = values_.from(first_ + at),
                                         .c = floats(work.output),
-                                        .ldc = sizes_.columns,
+                                        .ldc = sizes_.value.columns,
                                         .accumulate = true});
     });
   }
@@ -229,7 +230,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
             block.rows, sizes.kind, work.queries);
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
-  std::fill_n(work.output, block.rows * sizes.columns, 0u);
+  std::fill_n(work.output, block.rows * sizes.value.columns, 0u);
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = is_paired(sizes.kind);
   const uint32_t* weights = pairs ? work.weights : work.scores;
@@ -249,7 +250,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
                     .maximum = work.maximum,
                     .sum = work.sum,
                     .output = floats(work.output),
-                    .width = sizes.columns});
+                    .width = sizes.value.columns});
       products.add_values(weights, work);
     };
     if (unpacked) {
@@ -291,13 +292,13 @@ void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlo
     lse[block.statistics_index(sizes, i)] = row.lse;
   }
   unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
-              block.count, floats(work.output), sizes.columns, factors);
+              block.count, floats(work.output), sizes.value.columns, factors);
 }
 
 }  // namespace
 
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
-  if (args.q.elements() == 0) return {};
+  if (args.out.elements() == 0 && args.lse.elements() == 0) return {};
   const AttentionSizes sizes(args);
   const int threads = stream.target().threads;
   Arena& arena = stream.scratch();
@@ -311,7 +312,7 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
 
 void attention(const AttentionArgs& args, Stream& stream) {
   require_attention_type("attention", args.q.dtype());
-  if (args.q.elements() == 0) return;
+  if (args.out.elements() == 0 && args.lse.elements() == 0) return;
   const AttentionScratch scratch = attention_scratch(args, stream);
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);

@@ -16,19 +16,18 @@ namespace {
 struct GradientWorkspace {
   GradientWorkspace(const AttentionSizes& s, std::byte* begin) {
     const int64_t tile = kQueryRows * kKeyColumns, pair_tile = is_paired(s.kind) ? tile / 2 : 0;
-    const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
-                  rows = kQueryRows * s.word_width;
+    const int64_t row_words = words(s.kind, kQueryRows);
     const ScratchPiece pieces[] = {
-        {&keys_across, s.padded_keys * s.word_width},
-        {&values_across, s.padded_keys * s.word_width},
-        {&keys_down, words(s.kind, s.padded_keys) * s.columns},
-        {&dkeys, s.padded_keys * s.columns},
-        {&dvalues, s.padded_keys * s.columns},
-        {&queries, rows},
-        {&dout, rows},
-        {&queries_down, row_panels},
-        {&dout_down, row_panels},
-        {&dqueries, kQueryRows * s.columns},
+        {&keys_across, s.padded_keys * s.key.words},
+        {&values_across, s.padded_keys * s.value.words},
+        {&keys_down, words(s.kind, s.padded_keys) * s.key.columns},
+        {&dkeys, s.padded_keys * s.key.columns},
+        {&dvalues, s.padded_keys * s.value.columns},
+        {&queries, kQueryRows * s.key.words},
+        {&dout, kQueryRows * s.value.words},
+        {&queries_down, row_words * s.key.columns},
+        {&dout_down, row_words * s.value.columns},
+        {&dqueries, kQueryRows * s.key.columns},
         {&scores, tile},
         {&slopes, tile},
         {&slope_pairs, pair_tile},
@@ -70,26 +69,27 @@ class KeyHeadGradient {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
       }
-      write(head(args_.dq, s_.group), args_.beta_q, block.begin, block.count, work_.dqueries);
+      write(head(args_.dq, s_.group), s_.key, args_.beta_q, block.begin, block.count,
+            work_.dqueries);
     }
-    write(head(args_.dk, 1), args_.beta_kv, 0, s_.keys, work_.dkeys);
-    write(head(args_.dv, 1), args_.beta_kv, 0, s_.keys, work_.dvalues);
+    write(head(args_.dk, 1), s_.key, args_.beta_kv, 0, s_.keys, work_.dkeys);
+    write(head(args_.dv, 1), s_.value, args_.beta_kv, 0, s_.keys, work_.dvalues);
   }
 
  private:
   HeadRows head(const Tensor& t, int64_t group) const {
     return HeadRows(t, sample_, key_head_, group);
   }
-  void write(const HeadRows& to, double beta, int64_t begin, int64_t count,
-             uint32_t* values) const {
+  static void write(const HeadRows& to, const AttentionSizes::Width& width, double beta,
+                    int64_t begin, int64_t count, uint32_t* values) {
     if (beta == 0) {
-      unpack_rows(to, begin, count, floats(values), s_.columns, nullptr);
+      unpack_rows(to, begin, count, floats(values), width.columns, nullptr);
     } else {
-      add_rows(to, begin, count, floats(values), s_.columns);
+      add_rows(to, begin, count, floats(values), width.columns);
     }
   }
-  // Offset of a block of keys in the arrays that are summed over keys.
-  int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.columns; }
+  // Offset of a block of keys in keys_down, which is summed over keys.
+  int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.key.columns; }
 
   void pack_keys() {
     for (int64_t b = 0; b < s_.key_blocks(); ++b) {
@@ -98,26 +98,28 @@ class KeyHeadGradient {
       const HeadRows keys = head(args_.k, 1), values = head(args_.v, 1);
       for (int64_t j = 0; j < padded; j += kPanel) {
         const int64_t rows = std::clamp<int64_t>(count - j, 0, kPanel);
-        const int64_t at = (begin + j) * s_.word_width;
         const bool ahead = begin + j + 2 * kPanel <= s_.keys;
-        const auto transpose = [&](const HeadRows& from, uint32_t* to) {
-          transpose_to_panel(s_.kind, from.from(begin + j), rows, s_.width,
-                             ahead ? from.row(begin + j + kPanel) : nullptr, to + at);
+        const auto transpose = [&](const HeadRows& from, const AttentionSizes::Width& width,
+                                   uint32_t* to) {
+          transpose_to_panel(s_.kind, from.from(begin + j), rows, width.elements,
+                             ahead ? from.row(begin + j + kPanel) : nullptr,
+                             to + (begin + j) * width.words);
         };
-        transpose(keys, work_.keys_across);
-        transpose(values, work_.values_across);
+        transpose(keys, s_.key, work_.keys_across);
+        transpose(values, s_.value, work_.values_across);
       }
-      rows_to_panels(s_.kind, keys.from(begin), count, padded, s_.width,
+      rows_to_panels(s_.kind, keys.from(begin), count, padded, s_.key.elements,
                      words(s_.kind, padded) * kPanel, work_.keys_down + down(b));
     }
-    std::fill_n(work_.dkeys, s_.padded_keys * s_.columns, 0u);
-    std::fill_n(work_.dvalues, s_.padded_keys * s_.columns, 0u);
+    std::fill_n(work_.dkeys, s_.padded_keys * s_.key.columns, 0u);
+    std::fill_n(work_.dvalues, s_.padded_keys * s_.value.columns, 0u);
   }
 
   // Converts rows of words to panels that are summed over rows.
-  void down_panels(const uint32_t* from, int64_t rows, uint32_t* to) const {
+  void down_panels(const uint32_t* from, const AttentionSizes::Width& width, int64_t rows,
+                   uint32_t* to) const {
     const bool pairs = is_paired(s_.kind);
-    const int64_t elements = pairs ? 2 * s_.word_width : s_.word_width;
+    const int64_t elements = pairs ? 2 * width.words : width.words;
     rows_to_panels(
         s_.kind,
         {reinterpret_cast<const std::byte*>(from), elements, pairs ? DType::bf16 : DType::f32},
@@ -129,9 +131,9 @@ class KeyHeadGradient {
     pack_rows(head(args_.q, s_.group), block.begin, block.count, block.rows, s_.kind,
               work_.queries);
     pack_rows(dout, block.begin, block.count, block.rows, s_.kind, work_.dout);
-    down_panels(work_.queries, block.rows, work_.queries_down);
-    down_panels(work_.dout, block.rows, work_.dout_down);
-    std::fill_n(work_.dqueries, block.rows * s_.columns, 0u);
+    down_panels(work_.queries, s_.key, block.rows, work_.queries_down);
+    down_panels(work_.dout, s_.value, block.rows, work_.dout_down);
+    std::fill_n(work_.dqueries, block.rows * s_.key.columns, 0u);
     row_products(dout, out, block.begin, block.count, work_.delta);
     std::fill(work_.delta + block.count, work_.delta + block.rows, 0.0f);
     const float* lse = args_.lse.data<float>();
@@ -159,41 +161,42 @@ class KeyHeadGradient {
       prefetch_rows(head(*t, s_.group), begin, count);
   }
 
-  // scores = rows of `a` times a block of keys (or values).
-  void across(const RowBlock& block, const TilePlace& place, const uint32_t* a, const uint32_t* b,
-              int64_t keys, uint32_t* to) {
+  // scores = rows of `a` times a block of keys (or values), rows of this width.
+  void across(const RowBlock& block, const TilePlace& place, const AttentionSizes::Width& width,
+              const uint32_t* a, const uint32_t* b, int64_t keys, uint32_t* to) {
     tile_product(s_.kind, {.m = block.rows,
                            .n = place.keys,
-                           .k = s_.word_width,
+                           .k = width.words,
                            .a = a,
-                           .a_row = s_.word_width,
+                           .a_row = width.words,
                            .a_step = 1,
-                           .b = b + (keys * kKeyColumns + place.first) * s_.word_width,
-                           .panel = s_.word_width * kPanel,
+                           .b = b + (keys * kKeyColumns + place.first) * width.words,
+                           .panel = width.words * kPanel,
                            .c = floats(to),
                            .ldc = kKeyColumns,
                            .accumulate = false});
   }
   // Gradient of a block of keys += (tile of rows by keys)^T rows.
-  void add_to_keys(const RowBlock& block, const TilePlace& place, const uint32_t* tile,
-                   const uint32_t* rows, int64_t keys, uint32_t* to) {
+  void add_to_keys(const RowBlock& block, const TilePlace& place,
+                   const AttentionSizes::Width& width, const uint32_t* tile, const uint32_t* rows,
+                   int64_t keys, uint32_t* to) {
     const int64_t depth = words(s_.kind, block.rows);
     tile_product(s_.kind, {.m = place.keys,
-                           .n = s_.columns,
+                           .n = width.columns,
                            .k = depth,
                            .a = tile,
                            .a_row = 1,
                            .a_step = kKeyColumns,
                            .b = rows,
                            .panel = depth * kPanel,
-                           .c = floats(to) + (keys * kKeyColumns + place.first) * s_.columns,
-                           .ldc = s_.columns,
+                           .c = floats(to) + (keys * kKeyColumns + place.first) * width.columns,
+                           .ldc = width.columns,
                            .accumulate = true});
   }
 
   void add_tile(const RowBlock& block, const TilePlace& place, int64_t keys) {
-    across(block, place, work_.queries, work_.keys_across, keys, work_.scores);
-    across(block, place, work_.dout, work_.values_across, keys, work_.slopes);
+    across(block, place, s_.key, work_.queries, work_.keys_across, keys, work_.scores);
+    across(block, place, s_.value, work_.dout, work_.values_across, keys, work_.slopes);
     gradient_step({.place = place,
                    .dropout = block.draw(s_, place, work_.random),
                    .kind = s_.kind,
@@ -207,12 +210,12 @@ class KeyHeadGradient {
                    .weight_row_pairs = work_.weight_row_pairs,
                    .slope_row_pairs = work_.slope_row_pairs});
     const bool pairs = is_paired(s_.kind);
-    add_to_keys(block, place, pairs ? work_.weight_row_pairs : work_.scores, work_.dout_down, keys,
-                work_.dvalues);
-    add_to_keys(block, place, pairs ? work_.slope_row_pairs : work_.slopes, work_.queries_down,
-                keys, work_.dkeys);
+    add_to_keys(block, place, s_.value, pairs ? work_.weight_row_pairs : work_.scores,
+                work_.dout_down, keys, work_.dvalues);
+    add_to_keys(block, place, s_.key, pairs ? work_.slope_row_pairs : work_.slopes,
+                work_.queries_down, keys, work_.dkeys);
     tile_product(s_.kind, {.m = block.rows,
-                           .n = s_.columns,
+                           .n = s_.key.columns,
                            .k = words(s_.kind, place.keys),
                            .a = pairs ? work_.slope_pairs : work_.slopes,
                            .a_row = words(s_.kind, kKeyColumns),
@@ -220,7 +223,7 @@ class KeyHeadGradient {
                            .b = work_.keys_down + down(keys) + words(s_.kind, place.first) * kPanel,
                            .panel = words(s_.kind, s_.block_keys(keys)) * kPanel,
                            .c = floats(work_.dqueries),
-                           .ldc = s_.columns,
+                           .ldc = s_.key.columns,
                            .accumulate = true});
   }
 
@@ -247,7 +250,7 @@ void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& t
 
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
-  if (sizes.batch * sizes.kv_heads * sizes.width == 0) return {};
+  if (sizes.batch * sizes.kv_heads * sizes.key.elements == 0) return {};
   AttentionScratch scratch{.tile_bytes = GradientWorkspace(sizes, nullptr).bytes};
   Arena& arena = stream.scratch();
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");

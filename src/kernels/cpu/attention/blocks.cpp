@@ -24,17 +24,16 @@ int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
   return bytes;
 }
 
-AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, int64_t of_keys, bool is_causal,
-                               const DropoutArgs::Mask& mask)
+AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& v, int64_t of_keys,
+                               bool is_causal, const DropoutArgs::Mask& mask)
     : batch(q.size(0)),
       queries(q.size(1)),
       keys(of_keys),
       kv_heads(k.size(2)),
       group(q.size(2) / k.size(2)),
-      width(q.size(3)),
       kind(word_kind(q.dtype(), bf16_products())),
-      word_width(words(kind, width)),
-      columns(round_up(width, kPanel)),
+      key(q.size(3), kind),
+      value(v.size(3), kind),
       padded_keys(round_up(keys, kPanel)),
       causal(is_causal),
       dropout(mask) {}

@@ -27,7 +27,7 @@ inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); 
 struct AttentionSizes {
   template <class Args>
   explicit AttentionSizes(const Args& args)
-      : AttentionSizes(args.q, args.k, args.keys(), args.causal, args.dropout) {
+      : AttentionSizes(args.q, args.k, args.v, args.keys(), args.causal, args.dropout) {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
     window_start = args.window_start;
@@ -47,10 +47,17 @@ struct AttentionSizes {
   int32_t position(int64_t sample, int64_t t) const;
   int32_t limit(int64_t sample, int64_t t) const;
 
-  int64_t batch, queries, keys, kv_heads, group, width;
+  // A row of queries or keys (D elements), or of values (V elements).
+  struct Width {
+    Width(int64_t size, WordKind kind)
+        : elements(size), words(cpu::words(kind, size)), columns(round_up(size, kPanel)) {}
+    int64_t elements, words;
+    int64_t columns;  // elements, padded to whole panels
+  };
+
+  int64_t batch, queries, keys, kv_heads, group;
   WordKind kind;
-  int64_t word_width;   // words per row of D elements
-  int64_t columns;      // D padded to whole panels
+  Width key, value;
   int64_t padded_keys;  // S padded to whole panels
   Tensor q_positions, k_positions, window_start;
   int64_t window = 0, chunk = 0;
@@ -58,7 +65,7 @@ struct AttentionSizes {
   const DropoutArgs::Mask& dropout;
 
  private:
-  AttentionSizes(const Tensor& q, const Tensor& k, int64_t keys, bool causal,
+  AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& v, int64_t keys, bool causal,
                  const DropoutArgs::Mask& dropout);
 };
 

@@ -89,7 +89,8 @@ __device__ void store_rows(const ForwardCall<T>& work, const HeadBlock& block,
     const int row = block.first_row + tile_row<kRows>(i);
     if (row >= places.rows()) continue;
     const RowTotal total(state.maximum[i], sum, work.sinks, block.head_of(places.group, row), 1.0f);
-    store_columns<kWidth>(out.row(row), out.whole, work.call.width, total.factor, state.out[i]);
+    store_columns<kWidth>(out.row(row), out.whole, work.call.value_width, total.factor,
+                          state.out[i]);
     if (across() == 0) work.lse[statistics_index(work.call, block, row)] = total.lse;
   }
 }
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
     const int first_key = index * kKeys;
     __syncthreads();
     load_tile<kKeys, kWidth>(k, first_key, key_end, call.width, tiles.k);
-    load_tile<kKeys, kWidth>(v, first_key, key_end, call.width, tiles.v);
+    load_tile<kKeys, kWidth>(v, first_key, key_end, call.value_width, tiles.v);
     fill_keys(places, block.sample, first_key, key_end, tiles.keys);
     __syncthreads();
     float s[kRows][kColumns];
@@ -156,12 +157,12 @@ void attention(const AttentionArgs& args, Stream& stream) {
   ask_library_scratch(args, stream);
   const bool done = library_attention(args, stream);
   ++(done ? stream.calls().attention_library : stream.calls().attention_own);
-  check_attention_sizes("attention", args.q, args.k, args.keys());
+  check_attention_sizes("attention", args.q, args.k, head_width(args), args.keys());
   const AttentionScratch scratch = attention_scratch(args, stream);
   if (done) return;
-  if (on_tensor_cores(args.q)) return tensor_core_attention(args, scratch.spans, stream);
+  if (on_tensor_cores(args)) return tensor_core_attention(args, scratch.spans, stream);
   const AttentionBlocks blocks = forward_blocks(args);
-  for_tiles("attention", args.q, [&](auto type, auto width) {
+  for_tiles("attention", args, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
     const auto work = forward_call<T>(args, blocks, scratch.spans, stream);

@@ -61,7 +61,7 @@ void row_deltas(const AttentionBackwardArgs& args, const Tensor& delta, Stream& 
                             .rows = rows,
                             .queries = static_cast<int>(args.q.size(1)),
                             .heads = static_cast<int>(args.q.size(2)),
-                            .width = static_cast<int>(args.q.size(3)),
+                            .width = static_cast<int>(args.v.size(3)),
                             .delta = address_of<float>(delta)};
     launch("attention_backward, delta", sum_rows<T>, grid_for(rows * kWarp), stream, work);
   });
@@ -73,7 +73,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   ask_library_scratch(args, stream);
   const bool done = library_attention_backward(args, stream);
   ++(done ? stream.calls().attention_library : stream.calls().attention_own);
-  check_attention_sizes("attention_backward", args.q, args.k, args.keys());
+  check_attention_sizes("attention_backward", args.q, args.k, head_width(args), args.keys());
   const AttentionBackwardScratch scratch = attention_backward_scratch(args, stream);
   if (done) return;
   row_deltas(args, scratch.delta, stream);

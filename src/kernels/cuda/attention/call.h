@@ -16,9 +16,10 @@ inline constexpr double kLog2e = 1.44269504088896340736;
 struct AttentionCall {
   Places places;
   AttentionDropout dropout;
-  int kv_heads, width;
-  int key_head_count;  // over all samples
-  float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
+  int kv_heads;
+  int width, value_width;  // of queries and keys, and of values and outputs
+  int key_head_count;      // over all samples
+  float scale;             // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
   SoftCap soft_cap;
 
@@ -57,6 +58,7 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
           .dropout = dropout_of(args.dropout, !args.q_positions.defined()),
           .kv_heads = static_cast<int>(args.k.size(2)),
           .width = static_cast<int>(args.q.size(3)),
+          .value_width = static_cast<int>(args.v.size(3)),
           .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
           .scale = static_cast<float>(args.scale * kLog2e),
           .plain_scale = static_cast<float>(args.scale),
@@ -77,10 +79,10 @@ void for_width(int width, F&& f) {
 
 // Calls f(T{}, integral_constant) with the type and padded width for the kernels without tensor
 // cores, which bf16 and f16 only use for wide heads.
-template <class F>
-void for_tiles(const char* kernel, const Tensor& q, F&& f) {
-  for_storage_type(kernel, q.dtype(), [&](auto type) {
-    for_width(tile_width(q.size(3)), [&](auto width) {
+template <class Args, class F>
+void for_tiles(const char* kernel, const Args& args, F&& f) {
+  for_storage_type(kernel, args.q.dtype(), [&](auto type) {
+    for_width(tile_width(head_width(args)), [&](auto width) {
       if constexpr (sizeof(type) == sizeof(float) || width > kTensorCoreWidth) f(type, width);
     });
   });

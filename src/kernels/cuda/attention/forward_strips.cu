@@ -134,8 +134,8 @@ __device__ void store_results(const ForwardCall<T>& work, const HeadBlock& block
     }
   }
   const HeadRows<T> out(work.out, block.sample, block.key_head, places.group);
-  store_strips<kWidth>(out, block.first_row + first, places.rows(), work.call.width, state.out,
-                       staging);
+  store_strips<kWidth>(out, block.first_row + first, places.rows(), work.call.value_width,
+                       state.out, staging);
 }
 
 template <class T, int kWidth>
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
   const int key_end = places.key_end(block.sample);
   const auto fetch = [&](int index, int stage) {
     fetch_tile<kKeys, kWidth>(k, index * kKeys, key_end, call.width, tiles.k[stage]);
-    fetch_tile<kKeys, kWidth>(v, index * kKeys, key_end, call.width, tiles.v[stage]);
+    fetch_tile<kKeys, kWidth>(v, index * kKeys, key_end, call.value_width, tiles.v[stage]);
     fill_keys(places, block.sample, index * kKeys, key_end, tiles.keys[stage]);
   };
   fetch_tile<kRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
@@ -197,7 +197,7 @@ void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Strea
   for_half_type(args.q.dtype(), [&](auto type) {
     using T = decltype(type);
     const auto work = forward_call<T>(args, blocks, spans, stream);
-    for_tensor_core_width(args.q.size(3), [&](auto width) {
+    for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       launch_tiles<ForwardStrips<T, kWidth>>("attention", attend_strips<T, kWidth>, work,
                                              blocks.row_blocks, stream);

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
   const HeadRows<T> v(work.v, block.sample, block.key_head, 1);
   const int key_end = places.key_end(block.sample);
   load_tile<kKeys, kWidth>(k, block.first_row, key_end, call.width, tiles.k);
-  load_tile<kKeys, kWidth>(v, block.first_row, key_end, call.width, tiles.v);
+  load_tile<kKeys, kWidth>(v, block.first_row, key_end, call.value_width, tiles.v);
   fill_keys(places, block.sample, block.first_row, key_end, tiles.keys);
   const KeySpan keys = places.key_span(block.sample, block.index);
 
@@ -86,13 +86,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
     const int first_query = index * kQueries;
     __syncthreads();
     load_tile<kQueries, kWidth>(q, first_query, places.rows(), call.width, tiles.q);
-    load_tile<kQueries, kWidth>(dout, first_query, places.rows(), call.width, tiles.dout);
+    load_tile<kQueries, kWidth>(dout, first_query, places.rows(), call.value_width, tiles.dout);
     tiles.rows.fill(places, block.sample, first_query);
     tiles.statistics.fill(work, block, first_query);
     __syncthreads();
     float s[kRows][kColumns], dp[kRows][kColumns];
     tile_products<kWidth>(tiles.k, tiles.q, call.width, s);
-    tile_products<kWidth>(tiles.v, tiles.dout, call.width, dp);
+    tile_products<kWidth>(tiles.v, tiles.dout, call.value_width, dp);
     const bool all = block.first_row + kKeys <= key_end && all_seen(span, keys);
     if (call.soft_cap.active()) {
       gradient_step<true>(call, block, first_query, all, tiles, s, dp);
@@ -108,16 +108,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
     add_weighted<kWidth, kQueries>(tiles.weights, tiles.q, dk);
   }
   store_gradient<kWidth>(work.dk, block, 1, places.keys, call.width, call.plain_scale, dk);
-  store_gradient<kWidth>(work.dv, block, 1, places.keys, call.width, 1.0f, dv);
+  store_gradient<kWidth>(work.dv, block, 1, places.keys, call.value_width, 1.0f, dv);
 }
 
 }  // namespace
 
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                   Stream& stream) {
-  if (on_tensor_cores(args.q)) return tensor_core_key_gradient(args, delta, spans, stream);
+  if (on_tensor_cores(args)) return tensor_core_key_gradient(args, delta, spans, stream);
   const AttentionBlocks blocks = key_gradient_blocks(args);
-  for_tiles("attention_backward", args.q, [&](auto type, auto width) {
+  for_tiles("attention_backward", args, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
     constexpr AttentionTile kTile = gradient_tile(kWidth);

@@ -25,7 +25,7 @@ struct QueryTile {
     const HeadRows<T> queries(work.q, block.sample, block.key_head, places.group);
     const HeadRows<T> douts(work.dout, block.sample, block.key_head, places.group);
     fetch_tile<kQueries, kWidth>(queries, first, end, call.width, q);
-    fetch_tile<kQueries, kWidth>(douts, first, end, call.width, dout);
+    fetch_tile<kQueries, kWidth>(douts, first, end, call.value_width, dout);
     for (int i = threadIdx.x; i < kQueries; i += kTileThreads) {
       const bool there = first + i < end;
       const int64_t at = there ? statistics_index(call, block, first + i) : 0;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
   fetch_tile<kKeys, kWidth>(HeadRows<T>(work.k, block.sample, block.key_head, 1), block.first_row,
                             key_end, call.width, tiles.k);
   fetch_tile<kKeys, kWidth>(HeadRows<T>(work.v, block.sample, block.key_head, 1), block.first_row,
-                            key_end, call.width, tiles.v);
+                            key_end, call.value_width, tiles.v);
   int index = block.first_row < key_end
                   ? next_rows(places, block.sample, keys, places.first_rows(keys))
                   : places.row_blocks;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
   scale_strip(call.plain_scale, dk[0]);
   store_gradient_strips<kWidth>(work.dk, block, 1, first, places.keys, call.width, dk,
                                 tiles.k + first * kPitch);
-  store_gradient_strips<kWidth>(work.dv, block, 1, first, places.keys, call.width, dv,
+  store_gradient_strips<kWidth>(work.dv, block, 1, first, places.keys, call.value_width, dv,
                                 tiles.v + first * kPitch);
 }
 
@@ -171,7 +171,7 @@ void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& d
   for_half_type(args.q.dtype(), [&](auto type) {
     using T = decltype(type);
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    for_tensor_core_width(args.q.size(3), [&](auto width) {
+    for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       launch_tiles<KeyStrips<T, kWidth>>("attention_backward, dk and dv",
                                          differentiate_key_strips<T, kWidth>, work,

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
   const HeadRows<T> k(work.k, block.sample, block.key_head, 1);
   const HeadRows<T> v(work.v, block.sample, block.key_head, 1);
   load_tile<kTileRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
-  load_tile<kTileRows, kWidth>(dout, block.first_row, places.rows(), call.width, tiles.dout);
+  load_tile<kTileRows, kWidth>(dout, block.first_row, places.rows(), call.value_width, tiles.dout);
   tiles.rows.fill(places, block.sample, block.first_row);
   tiles.statistics.fill(work, block, block.first_row);
   const RowSpan span = places.row_span(block.sample, block.index);
@@ -74,12 +74,12 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
     const int first_key = index * kKeys;
     __syncthreads();
     load_tile<kKeys, kWidth>(k, first_key, key_end, call.width, tiles.k);
-    load_tile<kKeys, kWidth>(v, first_key, key_end, call.width, tiles.v);
+    load_tile<kKeys, kWidth>(v, first_key, key_end, call.value_width, tiles.v);
     fill_keys(places, block.sample, first_key, key_end, tiles.keys);
     __syncthreads();
     float s[kRows][kColumns], dp[kRows][kColumns];
     tile_products<kWidth>(tiles.q, tiles.k, call.width, s);
-    tile_products<kWidth>(tiles.dout, tiles.v, call.width, dp);
+    tile_products<kWidth>(tiles.dout, tiles.v, call.value_width, dp);
     const bool all = first_key + kKeys <= key_end && all_seen(span, keys);
     if (call.soft_cap.active()) {
       slope_step<true>(call, block, first_key, all, tiles, s, dp);
@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
 
 void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                     Stream& stream) {
-  if (on_tensor_cores(args.q)) return tensor_core_query_gradient(args, delta, spans, stream);
+  if (on_tensor_cores(args)) return tensor_core_query_gradient(args, delta, spans, stream);
   const AttentionBlocks blocks = query_gradient_blocks(args);
-  for_tiles("attention_backward", args.q, [&](auto type, auto width) {
+  for_tiles("attention_backward", args, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
     constexpr AttentionTile kTile = gradient_tile(kWidth);

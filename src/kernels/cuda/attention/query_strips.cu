@@ -76,11 +76,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int key_end = places.key_end(block.sample);
   const auto fetch = [&](int index, int stage) {
     fetch_tile<kKeys, kWidth>(k, index * kKeys, key_end, call.width, tiles.k[stage]);
-    fetch_tile<kKeys, kWidth>(v, index * kKeys, key_end, call.width, tiles.v[stage]);
+    fetch_tile<kKeys, kWidth>(v, index * kKeys, key_end, call.value_width, tiles.v[stage]);
     fill_keys(places, block.sample, index * kKeys, key_end, tiles.keys[stage]);
   };
   fetch_tile<kRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
-  fetch_tile<kRows, kWidth>(dout, block.first_row, places.rows(), call.width, tiles.dout);
+  fetch_tile<kRows, kWidth>(dout, block.first_row, places.rows(), call.value_width, tiles.dout);
   int index = next_keys(places, block.sample, span, places.first_keys(span), key_end);
   if (index < places.key_blocks) fetch(index, 0);
   tiles.rows.fill(places, block.sample, block.first_row);
@@ -124,7 +124,7 @@ void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor&
   for_half_type(args.q.dtype(), [&](auto type) {
     using T = decltype(type);
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    for_tensor_core_width(args.q.size(3), [&](auto width) {
+    for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       launch_tiles<QueryStrips<T, kWidth>>("attention_backward, dq",
                                            differentiate_query_strips<T, kWidth>, work,

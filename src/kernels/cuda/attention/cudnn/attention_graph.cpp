@@ -12,7 +12,8 @@ class AttentionGraph {
         rows_{s_.batch, s_.heads, s_.queries, 1} {}
 
   std::unique_ptr<Graph> forward() {
-    const Value &q = queries(kQ, s_.q), &k = transposed(kK, s_.k), &v = keys(kV, s_.v);
+    const Value &q = queries(kQ, s_.q, s_.width), &k = transposed(kK, s_.k, s_.width),
+                &v = keys(kV, s_.v, s_.value_width);
     const Value& seen = mask(scaled(score(q, k)));
     const Value& most = graph_->reduce(CUDNN_REDUCE_TENSOR_MAX, seen, row());
     const Value& shifted = graph_->binary(CUDNN_POINTWISE_SUB, seen, most, graph_->inner(seen));
@@ -21,13 +22,15 @@ class AttentionGraph {
     const Value& log = graph_->unary(CUDNN_POINTWISE_LOG, sum, row());
     graph_->binary(CUDNN_POINTWISE_ADD, most, log, stored_row(kLse));
     const Value& p = graph_->binary(CUDNN_POINTWISE_DIV, e, sum, graph_->inner(e, s_.type));
-    graph_->matmul(p, v, queries(kOut, s_.out));
+    graph_->matmul(p, v, queries(kOut, s_.out, s_.value_width));
     return std::move(graph_);
   }
 
   std::unique_ptr<Graph> backward(bool any_order) {
-    const Value &q = queries(kQ, s_.q), &k = transposed(kK, s_.k), &v = transposed(kV, s_.v);
-    const Value &out = queries(kOut, s_.out), &dout = queries(kDout, s_.dout);
+    const Value &q = queries(kQ, s_.q, s_.width), &k = transposed(kK, s_.k, s_.width),
+                &v = transposed(kV, s_.v, s_.value_width);
+    const Value &out = queries(kOut, s_.out, s_.value_width),
+                &dout = queries(kDout, s_.dout, s_.value_width);
     const Value &lse = stored_row(kLse), &delta = deltas(dout, out);
     const Value& shifted = [&]() -> const Value& {
       const Value& s = scaled(score(q, k));
@@ -35,17 +38,17 @@ class AttentionGraph {
     }();
     const Value& seen = mask(shifted);
     const Value& p = graph_->unary(CUDNN_POINTWISE_EXP, seen, graph_->inner(seen));
-    key_gradient(turned(p), dout, keys(kDv, s_.dv));
+    key_gradient(turned(p), dout, keys(kDv, s_.dv, s_.value_width));
 
     const Value& dp = graph_->matmul(dout, v, score_like());
     const Value& less = graph_->binary(CUDNN_POINTWISE_SUB, dp, delta, graph_->inner(dp));
     const Value& weighted = graph_->binary(CUDNN_POINTWISE_MUL, less, p, graph_->inner(dp));
     const Value& ds =
         graph_->binary(CUDNN_POINTWISE_MUL, weighted, scale(), graph_->inner(dp, s_.type));
-    key_gradient(turned(ds), q, keys(kDk, s_.dk));
+    key_gradient(turned(ds), q, keys(kDk, s_.dk, s_.width));
     const Sizes sizes{s_.batch, s_.kv_heads, s_.keys, s_.width};
     const Value& untransposed = graph_->reshape(k, graph_->inner(sizes, as_keys(s_.k), s_.type));
-    const Value& dq = queries(kDq, s_.dq);
+    const Value& dq = queries(kDq, s_.dq, s_.width);
     if (any_order) {
       const Value& sums = graph_->sums(kDqSums, {s_.batch, s_.heads, s_.queries, s_.width});
       graph_->unary(CUDNN_POINTWISE_IDENTITY, graph_->matmul(ds, untransposed, sums), dq);
@@ -58,14 +61,14 @@ class AttentionGraph {
  private:
   static Sizes as_keys(const Strides& t) { return {t.sample, t.head, t.token, 1}; }
 
-  const Value& queries(int64_t id, const Strides& t) {
-    return graph_->stored(id, {s_.batch, s_.heads, s_.queries, s_.width}, as_keys(t), s_.type);
+  const Value& queries(int64_t id, const Strides& t, int64_t width) {
+    return graph_->stored(id, {s_.batch, s_.heads, s_.queries, width}, as_keys(t), s_.type);
   }
-  const Value& keys(int64_t id, const Strides& t) {
-    return graph_->stored(id, {s_.batch, s_.kv_heads, s_.keys, s_.width}, as_keys(t), s_.type);
+  const Value& keys(int64_t id, const Strides& t, int64_t width) {
+    return graph_->stored(id, {s_.batch, s_.kv_heads, s_.keys, width}, as_keys(t), s_.type);
   }
-  const Value& transposed(int64_t id, const Strides& t) {
-    return graph_->stored(id, {s_.batch, s_.kv_heads, s_.width, s_.keys},
+  const Value& transposed(int64_t id, const Strides& t, int64_t width) {
+    return graph_->stored(id, {s_.batch, s_.kv_heads, width, s_.keys},
                           {t.sample, t.head, 1, t.token}, s_.type);
   }
   const Value& stored_row(int64_t id) {
@@ -114,7 +117,7 @@ class AttentionGraph {
       graph_->matmul(scores, x, to);
       return;
     }
-    const Sizes sizes{s_.batch, s_.heads, s_.keys, s_.width};
+    const Sizes sizes{s_.batch, s_.heads, s_.keys, x.sizes[3]};
     const Value& each = graph_->matmul(scores, x, graph_->inner(sizes, dense(sizes), s_.type));
     graph_->reduce(CUDNN_REDUCE_TENSOR_ADD, each, to);
   }

@@ -22,6 +22,7 @@ AttentionShape common_shape(const Args& args, const LibraryAttentionPart& part) 
       .queries = args.q.size(1),
       .keys = args.k.size(1),
       .width = args.q.size(3),
+      .value_width = args.v.size(3),
       .type = args.q.dtype() == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
       .causal = args.causal};
   shape.q = strides_of(args.q, shape.batch, shape.heads);

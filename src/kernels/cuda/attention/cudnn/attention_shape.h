@@ -16,7 +16,8 @@ struct Strides {
 };
 
 struct AttentionShape {
-  int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, width = 1;
+  int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1;
+  int64_t width = 1, value_width = 1;
   cudnnDataType_t type = CUDNN_DATA_BFLOAT16;
   bool causal = true;
   Strides q = {}, k = {}, v = {}, out = {};

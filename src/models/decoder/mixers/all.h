@@ -1,0 +1,6 @@
+// Every kind of mixer.
+#pragma once
+
+#include "models/decoder/mixers/attention.h"
+#include "models/decoder/mixers/latent_attention.h"
+#include "models/decoder/mixers/simple.h"

@@ -1,0 +1,44 @@
+// Attention of grouped heads (nn/attention.h) as a mixer.
+#pragma once
+
+#include "models/decoder/mixers/mixer.h"
+
+namespace megatron::models {
+
+template <>
+struct Mixer<nn::AttentionConfig> {
+  using Config = nn::AttentionConfig;
+  static constexpr std::string_view kName = "attention";
+
+  template <class Value, class F>
+  static void fields(Value& a, F&& f) {
+    f("num-attention-heads", a.heads, true);
+    f("num-query-groups", a.kv_heads, true);
+    f("kv-channels", a.head_size, true);
+    f("qkv-bias", a.qkv_bias, true);
+    f("attention-output-bias", a.output_bias, true);
+    f("softmax-scale", a.scale, false);
+    f("attn-logit-softcapping", a.soft_cap, false);
+    f("window-size", a.window, false);
+    f("attention-chunk-size", a.chunk, false);
+    f("qk-norm", a.qk_norm, false);
+    f("softmax-sinks", a.sinks, false);
+    f("qkv-clip", a.qkv_clip, false);
+    f("attention-output-gate", a.output_gate, false);
+    f("temperature-scale", a.temperature.scale, false);
+    f("temperature-step", a.temperature.step, false);
+    f("rotary", a.rotary, false);
+  }
+  static void check(const DecoderValue& model, const Config& a);
+  static int64_t parameters(const Config& a, const nn::NormConfig& norm, int64_t hidden);
+  static double forward_flops(const Config& a, int64_t hidden, int64_t length);
+  static std::optional<AttentionFacts> facts(const Config& a);
+  static std::optional<RotaryUse> rotary(const Config& a);
+  static std::vector<int64_t> matrices(const Config& a, std::string_view parameter);
+  static std::unique_ptr<Sublayer> build(nn::Builder& builder, const std::string& name,
+                                         const Config& a, const LayerPlace& place);
+  static PlainRows plain(const PlainParts& parts, const PlainRows& x, const std::string& name,
+                         const Config& a, const nn::NormConfig& norm);
+};
+
+}  // namespace megatron::models
