@@ -102,14 +102,8 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
     std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   for (const CanonicalTensor& part : tensor.placement->tensors) {
     const std::string stored = tensor.prefix + part.name;
-    if (const Mxfp4Tensor* packed = files.mxfp4(stored)) {
-      MG_CHECK(part.transposed && part.global.rank() == 3,
-               "'{}': tensor '{}' is in MXFP4, which is supported for experts of GPT-OSS only",
-               files.folder(), stored);
-      read_part(part, *packed, tensor);
-    } else {
-      read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
-    }
+    if (const PackedTensor* packed = files.packed(stored)) read_part(part, *packed, tensor);
+    else read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
   }
 }
 

@@ -126,7 +126,7 @@ void ModelDirectory::open_model() {
   MG_CHECK(configured, "'{}' has no config.json: it is not a model directory", path_);
   config_ = Json::read(path_ + "/config.json");
   MG_CHECK(config_.is_object(), "'{}/config.json' is not a JSON object", path_);
-  const bool packed = take_mxfp4(config_, path_ + "/config.json");
+  const std::optional<Packing> packing = take_packing(config_, path_ + "/config.json");
 
   find_weights();
   const bool strict = is_checkpoint(path_);
@@ -137,7 +137,7 @@ void ModelDirectory::open_model() {
   tensors_ = TensorFiles(path_, indexed_ ? files_of_index(index, strict) : std::vector{single});
   place_tensors(index, strict);
   metadata_ = tensors_.file(0).metadata();
-  if (packed) join_mxfp4();
+  if (packing) join_packed(*packing);
 }
 
 void ModelDirectory::open_adapter() {
@@ -177,17 +177,18 @@ std::vector<std::string> ModelDirectory::weight_files() const {
   return is_adapter() ? std::vector{tensors_.names().back()} : tensors_.names();
 }
 
-void ModelDirectory::join_mxfp4() {
-  const size_t count = tensors_.join_mxfp4();
+void ModelDirectory::join_packed(const Packing& packing) {
+  const size_t count = tensors_.join_packed(packing);
   for (const std::string& name : tensor_names()) {
-    if (tensors_.mxfp4(name) == nullptr) continue;
-    shard_of_.emplace(name, shard_of_.at(name + std::string(kMxfp4Blocks)));
-    for (const std::string_view part : {kMxfp4Blocks, kMxfp4Scales})
-      shard_of_.erase(name + std::string(part));
+    if (tensors_.packed(name) == nullptr) continue;
+    const std::string values = fmt::format("{}{}", name, packing.values),
+                      file = shard_of_.at(values);
+    shard_of_.erase(values);
+    shard_of_.erase(fmt::format("{}{}", name, packing.scales));
+    shard_of_.emplace(name, file);
   }
-  log::info(
-      "'{}' has {} tensors in MXFP4: they are read as bf16 and saved in the type of the model",
-      path_, count);
+  log::info("'{}' has {} tensors in {}: they are read as bf16 and saved in the type of the model",
+            path_, count, packing.label);
 }
 
 // Selects the format to read, and whether to use its index.

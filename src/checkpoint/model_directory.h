@@ -1,7 +1,7 @@
 // A Hugging Face model directory: config.json, weights in one file or in shards with an index,
 // tokenizer files. Weights are safetensors files, or files written by torch.save (torch_file.h); if
-// both exist, safetensors are used. Experts in MXFP4 (mxfp4.h), if config.json declares them,
-// appear as bf16 tensors.
+// both exist, safetensors are used. Quantized weights (packed_tensor.h), if config.json declares
+// them, appear as bf16 tensors.
 #pragma once
 
 #include <functional>
@@ -89,7 +89,7 @@ class ModelDirectory {
   using ShardMap = std::map<std::string, std::string, std::less<>>;
   std::vector<std::string> files_of_index(const ShardMap& index, bool strict) const;
   void place_tensors(const ShardMap& index, bool strict);
-  void join_mxfp4();
+  void join_packed(const Packing& packing);
 
   std::string path_, base_path_;  // the latter: of an adapter only
   ReadingOptions options_;

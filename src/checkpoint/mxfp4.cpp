@@ -14,7 +14,7 @@ constexpr int64_t kBlockBytes = kBlock / 2;
 constexpr int kScaleBias = 127;
 constexpr std::array<float, 16> kValues = {0,    .5F,  1,  1.5F,  2,  3,  4,  6,
                                            -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
-constexpr std::string_view kKey = "quantization_config";
+constexpr std::string_view kBlocksEnding = "_blocks";
 
 float factor_of(std::byte scale) {
   return std::ldexp(1.F, std::to_integer<int>(scale) - kScaleBias);
@@ -22,28 +22,18 @@ float factor_of(std::byte scale) {
 
 }  // namespace
 
-bool take_mxfp4(Json& config, const std::string& path) {
-  const Json* const quantization = config.find(kKey);
-  if (quantization == nullptr) return false;
-  if (!quantization->is_null()) {
-    const Json* const method =
-        quantization->is_object() ? quantization->find("quant_method") : nullptr;
-    MG_CHECK(method != nullptr && method->is_string(),
-             "'{}': {} is not an object with a quant_method", path, kKey);
-    MG_CHECK(method->as_string() == "mxfp4",
-             "'{}': the weights are quantized by the method '{}', which is not supported, except "
-             "mxfp4. Use a directory with weights in bf16, fp16 or fp32",
-             path, method->as_string());
-  }
-  const bool packed = !quantization->is_null();
-  std::erase_if(config.as_object(), [](const Json::Member& m) { return m.first == kKey; });
-  return packed;
+Packing mxfp4_packing() {
+  return {.label = "MXFP4",
+          .type = "u8",
+          .values = kBlocksEnding,
+          .scales = "_scales",
+          .unpack = [](const PackedPair& pair) { return std::make_unique<Mxfp4Tensor>(pair); }};
 }
 
-Mxfp4Tensor::Mxfp4Tensor(const TensorInfo& blocks, std::span<const std::byte> block_bytes,
-                         const TensorInfo& scales, std::span<const std::byte> scale_bytes,
-                         const std::string& file)
-    : blocks_(block_bytes), scales_(scale_bytes) {
+Mxfp4Tensor::Mxfp4Tensor(const PackedPair& pair)
+    : blocks_(pair.value_bytes), scales_(pair.scale_bytes) {
+  const TensorInfo &blocks = pair.values, &scales = pair.scales;
+  const std::string& file = pair.file;
   for (const TensorInfo* info : {&blocks, &scales})
     MG_CHECK(info->dtype == DType::u8 && info->foreign_type.empty(),
              "'{}': tensor '{}' is {}; MXFP4 needs u8", file, info->name, type_name(*info));
@@ -54,7 +44,7 @@ Mxfp4Tensor::Mxfp4Tensor(const TensorInfo& blocks, std::span<const std::byte> bl
   const Shape wanted{s[0], s[1], s[2]};
   MG_CHECK(scales.shape == wanted, "'{}': tensor '{}' has shape {}; to match '{}' it must be {}",
            file, scales.name, scales.shape.str(), blocks.name, wanted.str());
-  info_ = {.name = blocks.name.substr(0, blocks.name.size() - kMxfp4Blocks.size()),
+  info_ = {.name = blocks.name.substr(0, blocks.name.size() - kBlocksEnding.size()),
            .dtype = DType::bf16,
            .shape = Shape{s[0], s[2] * kBlock, s[1]}};
   info_.end = static_cast<int64_t>(blocks_.size()) * 2 * size_of(DType::bf16);

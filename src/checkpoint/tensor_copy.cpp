@@ -12,7 +12,7 @@ namespace {
 
 using parallel::CanonicalTensor;
 
-constexpr int64_t kDecoded = 4096;  // elements of MXFP4 at a time
+constexpr int64_t kDecoded = 4096;  // elements of a quantized tensor at a time
 constexpr int64_t kTile = 32;       // rows and columns of a transposed copy at a time
 
 // Copies n elements that are `from_step` and `to_step` elements apart. Neither side need be
@@ -158,10 +158,10 @@ int64_t read_part(const CanonicalTensor& part, std::span<const std::byte> stored
   return elements;
 }
 
-int64_t read_part(const CanonicalTensor& part, const Mxfp4Tensor& stored, const HeldTensor& held) {
-  MG_ASSERT(part.transposed && part.stored_shape() == stored.info().shape);
-  CanonicalTensor in_order = part;  // blocks run along rows of the canonical tensor
-  in_order.transposed = false;
+int64_t read_part(const CanonicalTensor& part, const PackedTensor& stored, const HeldTensor& held) {
+  MG_ASSERT(part.stored_shape() == stored.info().shape);
+  CanonicalTensor in_order = part;  // its blocks run along the stored values
+  in_order.transposed = part.transposed != stored.transposed();
   const Tensor& value = held.value;
   MG_ASSERT(value.is_contiguous());
   const CopyRow copy = conversion(DType::bf16, value.dtype());

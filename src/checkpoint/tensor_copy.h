@@ -5,7 +5,7 @@
 #include <span>
 
 #include "checkpoint/held_tensor.h"
-#include "checkpoint/mxfp4.h"
+#include "checkpoint/packed_tensor.h"
 #include "checkpoint/tensor_blocks.h"
 
 namespace megatron::checkpoint {
@@ -21,8 +21,8 @@ bool convertible(DType from, DType to);
 // writing any other element. Returns their number. Placements that do not fit are InternalErrors.
 int64_t read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                   DType dtype, const HeldTensor& held);
-// The same for experts in MXFP4, whose part is transposed; only what is needed is decoded.
-int64_t read_part(const parallel::CanonicalTensor& part, const Mxfp4Tensor& stored,
+// The same for a quantized tensor; only what is needed is decoded.
+int64_t read_part(const parallel::CanonicalTensor& part, const PackedTensor& stored,
                   const HeldTensor& held);
 // The same for a parameter that is held whole.
 void read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,

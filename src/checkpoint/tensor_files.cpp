@@ -36,38 +36,40 @@ void TensorFiles::add(const std::string& folder, const std::string& name) {
              "tensor '{}' is in '{}/{}' and in '{}'", info.name, folder, name, folder_);
 }
 
-size_t TensorFiles::join_mxfp4() {
+size_t TensorFiles::join_packed(const Packing& packing) {
+  const auto [label, type, values, scales, unpack] = packing;
   for (size_t i = 0; i < files_.size(); ++i) {
     const std::string& path = files_[i]->path();
     for (const TensorInfo& info : files_[i]->tensors()) {
-      const std::string name(stem(info.name, kMxfp4Blocks));
-      if (const std::string_view of = stem(info.name, kMxfp4Scales); !of.empty())
-        MG_CHECK(find(fmt::format("{}{}", of, kMxfp4Blocks)) != nullptr || mxfp4_.contains(of),
-                 "'{}': tensor '{}' contains MXFP4 scales, but the values that they scale, '{}{}', "
+      if (find(info.name) != &info) continue;  // another file's is read, or it has been joined
+      if (const std::string_view of = stem(info.name, scales); !of.empty())
+        MG_CHECK(find(fmt::format("{}{}", of, values)) != nullptr,
+                 "'{}': tensor '{}' contains {} scales, but the values that they scale, '{}{}', "
                  "are missing",
-                 path, info.name, of, kMxfp4Blocks);
-      if (name.empty()) continue;
-      const std::string scales = fmt::format("{}{}", name, kMxfp4Scales);
-      const auto found = tensors_.find(scales);
+                 path, info.name, label, of, values);
+      const std::string name(stem(info.name, values)),
+          scales_name = fmt::format("{}{}", name, scales);
+      const auto found = tensors_.find(scales_name);
+      if (name.empty() || (found == tensors_.end() && type_name(info) != type)) continue;
       MG_CHECK(found != tensors_.end(),
-               "'{}': tensor '{}' is in MXFP4, but its scales '{}' are "
-               "missing",
-               path, info.name, scales);
-      MG_CHECK(find(name) == nullptr,
-               "'{}': tensor '{}' is stored twice: unquantized, and in MXFP4 as '{}'", path, name,
-               info.name);
+               "'{}': tensor '{}' is in {}, but its scales '{}' are missing", path, info.name,
+               label, scales_name);
+      MG_CHECK(values.empty() || find(name) == nullptr,
+               "'{}': tensor '{}' is stored twice: unquantized, and in {} as '{}'", path, name,
+               label, info.name);
       const auto& [file, scale_info] = found->second;
-      const Mxfp4Tensor& joined =
-          mxfp4_
-              .emplace(name, Mxfp4Tensor(info, files_[i]->bytes(info), *scale_info,
-                                         files_[file]->bytes(*scale_info), path))
-              .first->second;
+      const PackedTensor& joined =
+          *packed_
+               .emplace(name, unpack({info, files_[i]->bytes(info), *scale_info,
+                                      files_[file]->bytes(*scale_info), path}))
+               .first->second;
       tensors_.erase(found);
       tensors_.erase(info.name);
       tensors_.emplace(joined.info().name, std::pair(i, &joined.info()));
+      packed_values_.emplace(&info, &joined.info());
     }
   }
-  return mxfp4_.size();
+  return packed_.size();
 }
 
 void TensorFiles::check_unique() const {
@@ -90,9 +92,9 @@ std::vector<std::string> TensorFiles::tensor_names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) {
     for (const TensorInfo& info : file->tensors()) {
-      const std::string_view packed = stem(info.name, kMxfp4Blocks);
-      if (const TensorInfo* found = find(info.name); found == &info) names.push_back(info.name);
-      else if (mxfp4_.contains(packed)) names.emplace_back(packed);
+      if (find(info.name) == &info) names.push_back(info.name);
+      else if (const auto found = packed_values_.find(&info); found != packed_values_.end())
+        names.push_back(found->second->name);
     }
   }
   return names;
@@ -106,21 +108,21 @@ const TensorInfo* TensorFiles::find(std::string_view name) const {
 std::span<const std::byte> TensorFiles::bytes(std::string_view name) const {
   const auto found = tensors_.find(name);
   MG_CHECK(found != tensors_.end(), "'{}' has no tensor '{}'", folder_, name);
-  MG_ASSERT(!mxfp4_.contains(name));
+  MG_ASSERT(packed(name) == nullptr);
   const auto& [file, info] = found->second;
   return files_[file]->bytes(*info);
 }
 
-const Mxfp4Tensor* TensorFiles::mxfp4(std::string_view name) const {
-  const auto found = mxfp4_.find(name);
-  return found == mxfp4_.end() ? nullptr : &found->second;
+const PackedTensor* TensorFiles::packed(std::string_view name) const {
+  const auto found = packed_.find(name);
+  return found == packed_.end() ? nullptr : found->second.get();
 }
 
 std::vector<std::byte> TensorFiles::read(std::string_view name, int64_t begin,
                                          int64_t count) const {
-  if (const Mxfp4Tensor* packed = mxfp4(name)) {
+  if (const PackedTensor* tensor = packed(name)) {
     std::vector<bf16> values(static_cast<size_t>(count));
-    packed->decode_stored(begin, values);
+    tensor->decode_stored(begin, values);
     const auto result = std::as_bytes(std::span(values));
     return {result.begin(), result.end()};
   }

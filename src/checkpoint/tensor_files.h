@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/held_tensor.h"
-#include "checkpoint/mxfp4.h"
+#include "checkpoint/packed_tensor.h"
 #include "checkpoint/tensor_file.h"
 
 namespace megatron::checkpoint {
@@ -35,10 +35,10 @@ class TensorFiles {
   // Selects the copy of a tensor that several files hold: from now on the one in `file` is listed,
   // found and read. Until then it is the first.
   void choose(std::string_view tensor, size_t file);
-  // Lists and finds tensors in MXFP4 from now on by the name and shape of the tensors that they
-  // represent, instead of their blocks and scales. Throws Error naming tensors that do not belong
+  // Lists and finds quantized tensors from now on by the name and shape of the tensors that they
+  // represent, instead of their values and scales. Throws Error naming tensors that do not belong
   // together. Returns the number of tensors.
-  size_t join_mxfp4();
+  size_t join_packed(const Packing& packing);
 
   bool empty() const { return files_.empty(); }
   const std::string& folder() const { return folder_; }
@@ -46,10 +46,10 @@ class TensorFiles {
   const TensorFile& file(size_t index) const { return *files_[index]; }
   std::vector<std::string> tensor_names() const;        // in the order of the files
   const TensorInfo* find(std::string_view name) const;  // null if absent
-  // Throws Error if absent; tensors in MXFP4 have no bytes.
+  // Throws Error if absent; quantized tensors have no bytes.
   std::span<const std::byte> bytes(std::string_view name) const;
-  const Mxfp4Tensor* mxfp4(std::string_view name) const;  // null for any other tensor
-  // Returns a copy of the bytes of `count` elements from number `begin` on, in MXFP4 or not.
+  const PackedTensor* packed(std::string_view name) const;  // null for any other tensor
+  // Returns a copy of the bytes of `count` elements from number `begin` on, quantized or not.
   std::vector<std::byte> read(std::string_view name, int64_t begin, int64_t count) const;
 
  private:
@@ -57,7 +57,9 @@ class TensorFiles {
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
-  std::map<std::string, Mxfp4Tensor, std::less<>> mxfp4_;
+  std::map<std::string, std::unique_ptr<PackedTensor>, std::less<>> packed_;
+  // By the stored values: the tensors that they represent.
+  std::map<const TensorInfo*, const TensorInfo*> packed_values_;
 };
 
 // Fills each value from the stored tensors that its placement names, converted to its type; only

@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/fingerprint.h"
-#include "checkpoint/mxfp4.h"
+#include "checkpoint/packed_tensor.h"
 #include "corpus/vocabulary.h"
 #include "resume/found_checkpoints.h"
 #include "settings/reading_flags.h"
@@ -94,7 +94,7 @@ ShapeSource directory_source(const std::string& directory) {
     return source;
   }
   source.config = Json::read(source.path());
-  if (source.config.is_object()) checkpoint::take_mxfp4(source.config, source.path());
+  if (source.config.is_object()) checkpoint::take_packing(source.config, source.path());
   return source;
 }
 

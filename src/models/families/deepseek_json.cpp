@@ -37,6 +37,25 @@ DecoderValue with_heads(const DecoderValue& value) {
   return other;
 }
 
+// Throws Error for keys of later models of this form, which compute something else.
+void refuse_successors(const Json& j) {
+  constexpr std::string_view kSparse = "sparse attention (DeepSeek-V3.2)",
+                             kCompressed = "compressed attention (DeepSeek-V4)";
+  constexpr std::pair<std::string_view, std::string_view> kKeys[] = {
+      {"index_n_heads", kSparse},
+      {"index_head_dim", kSparse},
+      {"index_topk", kSparse},
+      {"compress_ratios", kCompressed},
+      {"hc_mult", "hyper-connections (DeepSeek-V4)"}};
+  for (const auto& [key, meaning] : kKeys) {
+    const Json* const there = present(j, key);
+    MG_CHECK(there == nullptr,
+             "config.json has {} = {}: {} is not supported; use a directory of "
+             "DeepSeek-V2, V3, V3.1 or R1",
+             key, there->dump(), meaning);
+  }
+}
+
 int64_t dense_layers(const DecoderValue& value) {
   int64_t dense = 0;
   while (value.layers[static_cast<size_t>(dense)].moe() == nullptr) ++dense;
@@ -46,6 +65,7 @@ int64_t dense_layers(const DecoderValue& value) {
 }  // namespace
 
 DecoderValue read_deepseek(const Json& j, const DeepseekForm& form) {
+  refuse_successors(j);
   DecoderValue value = read_common(j, form.common);
   value.router.states_router_logits = boolean(j, "output_router_logits");
   value.rotary["default"].interleaved = form.interleaved;

@@ -21,7 +21,7 @@ std::string vector_of(const std::string& path) {
 TEST(Mxfp4, EveryValueWithEveryScale) {
   const SafetensorsFile file(vector_of("values.safetensors"));
   const TensorInfo &blocks = *file.find("x_blocks"), &scales = *file.find("x_scales");
-  const Mxfp4Tensor tensor(blocks, file.bytes(blocks), scales, file.bytes(scales), file.path());
+  const Mxfp4Tensor tensor({blocks, file.bytes(blocks), scales, file.bytes(scales), file.path()});
   const TensorInfo& wanted = *file.find("x");
   EXPECT_EQ(tensor.info().name, wanted.name);
   EXPECT_EQ(tensor.info().dtype, wanted.dtype);
@@ -57,7 +57,7 @@ TEST(Mxfp4, ADirectoryHasTheTensorsOfTransformers) {
 // A rank's expert, interleaved rows, and columns that begin and end inside a block.
 TEST(Mxfp4, ARankReadsWhatItHolds) {
   const ModelDirectory released(vector_of("released")), wanted(vector_of("bf16"));
-  const Mxfp4Tensor& packed = *released.tensors().mxfp4(kUp);
+  const PackedTensor& packed = *released.tensors().packed(kUp);
   CanonicalTensor part{.name = kUp, .global = {2, 64, 64}, .transposed = true};
   part.held = {
       {0, {{1, 0, 1}}}, {1, {{0, 0, 1}, {2, 1, 1}, {1, 2, 1}, {3, 3, 1}}}, {2, {{9, 0, 40}}}};

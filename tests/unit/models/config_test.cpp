@@ -65,6 +65,19 @@ TEST(Config, NamesWhatIsNotSupported) {
   expect_parts(refusal("gpt2", "scale_attn_weights", false), {"scale_attn_weights"});
 }
 
+TEST(Config, NamesTheKeyOfASuccessorOfDeepSeekV3) {
+  for (const char* family : {"deepseek_v2", "deepseek_v3"}) {
+    for (const char* key : {"index_n_heads", "index_head_dim", "index_topk"})
+      expect_parts(refusal(family, key, 64), {std::string(key) + " = 64", "sparse attention"});
+    expect_parts(refusal(family, "compress_ratios", Json::parse("[4, 128]")),
+                 {"compress_ratios = [4, 128]", "compressed attention"});
+    expect_parts(refusal(family, "hc_mult", 4), {"hc_mult = 4", "hyper-connections"});
+    EXPECT_EQ(refusal(family, "index_topk", Json()), "");
+  }
+  for (const char* type : {"deepseek_v32", "deepseek_v4"})
+    expect_parts(refusal("deepseek_v3", "model_type", type), {type, "deepseek_v3"});
+}
+
 TEST(Config, RefusesAbsurdSizes) {
   expect_parts(refusal("llama", "num_hidden_layers", int64_t{1} << 40),
                {"num_hidden_layers", "1099511627776", "65536"});
