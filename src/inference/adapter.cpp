@@ -133,8 +133,13 @@ std::unique_ptr<models::Stage> Adapter::over(const models::Stage& base, Runtime&
   for (const auto& tensors : {models::tensors_of(base), tensors()})
     for (const parallel::ParameterSpec* spec : tensors)
       values[spec->parameter.name] = &spec->parameter.value;
-  for (parallel::ParameterSpec* spec : models::tensors_of(*stage))
-    spec->parameter.value = values.at(spec->parameter.name)->unowned();
+  for (parallel::ParameterSpec* spec : models::tensors_of(*stage)) {
+    const auto found = values.find(spec->parameter.name);
+    MG_CHECK(found != values.end() && found->second->shape() == spec->parameter.value.shape(),
+             "the adapter does not belong to the model: '{}' has another shape",
+             spec->parameter.name);
+    spec->parameter.value = found->second->unowned();
+  }
   return stage;
 }
 

@@ -42,7 +42,8 @@ DecodePasses::DecodePasses(const models::Stage& stage, Runtime& runtime, nn::Seq
       draws_(runtime, options.max_rows) {
   MG_ASSERT(stage.part().embedding && stage.part().head);
   const auto groups = static_cast<int64_t>(state.groups().size());
-  const int64_t of_row = 3 + groups * (1 + widest_table(options, state));
+  const int64_t tables = state.numbers_pages() ? 2 : 1;
+  const int64_t of_row = 3 + groups * (1 + tables * widest_table(options, state));
   integers_ = Tensor::empty(runtime.arena(MemoryClass::activations), {options.max_rows * of_row},
                             DType::i32, "decode.integers");
   if (options.record) arenas_.emplace(runtime);

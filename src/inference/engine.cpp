@@ -204,9 +204,10 @@ Engine::Updates Engine::step() {
 
 std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter) {
   std::vector<double> sum;
+  const models::Stage& stage = stage_of(adapter);  // throws before the other ranks begin
   try {
     if (leader_ != nullptr) leader_->embed(tokens, adapter);
-    sum = sum_of_hidden(stage_of(adapter), runtime_, tokens, ranks_.stages, adapter);
+    sum = sum_of_hidden(stage, runtime_, tokens, ranks_.stages, adapter);
   } catch (...) {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;

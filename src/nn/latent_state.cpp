@@ -39,10 +39,10 @@ class LatentPass {
     tape_.kernels().put_rows({.x = made, .rows = rows, .out = pages_}, tape_.stream());
   }
 
-  // [T, N V]
+  // [T, N V]. Keys and values of one sequence at a time are in memory.
   Tensor plain(const Continuation::Group& group) const {
     const Tensor out = empty({1, q_.size(1), heads_, head_.value}, "attention.out");
-    for (const Continuation::Call& call : group.calls) {
+    for (const Continuation::Call& call : calls_of_one(group)) {
       const Tensor seen = gathered(call.block_table);
       const int64_t tokens = seen.size(0), page = pages_.size(1);
       const Tensor latents = empty({tokens, latent_}, "latent_state.latents"),
@@ -81,7 +81,19 @@ class LatentPass {
     tape_.kernels().copy({.x = x, .out = out}, tape_.stream());
   }
 
-  // The rows of all pages of a table, one sequence after another: [B * blocks * P, L+R].
+  // The same calls, for each sequence by itself.
+  static std::vector<Continuation::Call> calls_of_one(const Continuation::Group& group) {
+    std::vector<Continuation::Call> calls;
+    for (const Continuation::Call& call : group.calls)
+      for (int64_t b = 0; b < call.q_positions.size(0); ++b)
+        calls.push_back({.first = call.first + b * call.q_positions.size(1),
+                         .q_positions = call.q_positions.slice(0, b, 1),
+                         .block_table = call.block_table.slice(0, b, 1),
+                         .own_pages = call.own_pages.slice(0, 0, 1)});
+    return calls;
+  }
+
+  // The rows of all pages of a table: [B * blocks * P, L+R].
   Tensor gathered(const Tensor& table) const {
     const int64_t page = pages_.size(1), width = pages_.size(3), count = table.elements();
     const Tensor all = pages_.transpose(1, 2).view({pages_.size(0), page * width}),

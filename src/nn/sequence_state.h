@@ -91,10 +91,10 @@ class SequenceState {
   Tensor attend(Tape& tape, int64_t layer, const ops::Heads& heads,
                 const ops::AttentionOptions& options, const Continuation& at) const;
 
- private:
-  // True if calls need the numbers of their own pages (Continuation::Call::own_pages).
+  // True if calls have the numbers of their own pages (Continuation::Call::own_pages).
   bool numbers_pages() const;
 
+ private:
   SequenceStateShape shape_;
   Runtime& runtime_;
   std::vector<CacheGroup> groups_;

@@ -38,15 +38,18 @@ void cut_texts(ScoreRequest& r, const Parameters& p, const TextModel& model, con
 void add_pairs(ScoreRequest& r, const std::vector<std::string>& first,
                const std::vector<std::string>& second, const Parameters& p, const TextModel& model,
                const char* field) {
+  const Truncation truncation = read_truncation(p, model);
+  std::vector<int32_t> begin;
   for (size_t i = 0; i < second.size(); ++i) {
-    std::vector<int32_t>& tokens = r.texts.emplace_back();
-    for (const std::string& text : {first[first.size() == 1 ? 0 : i], second[i]}) {
-      const std::vector<int32_t> part = model.tokenizer().encode(text, true);
-      tokens.insert(tokens.end(), part.begin(), part.end());
-    }
+    if (i < first.size()) begin = model.tokenizer().encode(first[i], true);
+    std::vector<int32_t> tokens = begin;
+    const std::vector<int32_t> rest = model.tokenizer().encode(second[i], true);
+    tokens.insert(tokens.end(), rest.begin(), rest.end());
     if (tokens.empty()) p.fail(field, "and its other text are both empty; give some text");
+    truncation.cut(tokens);
+    room_for_text(model, std::ssize(tokens), 0, {}, field);
+    r.texts.push_back(std::move(tokens));
   }
-  cut_texts(r, p, model, field);
 }
 
 // A string or a list of them.

@@ -8,6 +8,7 @@
 #include "checkpoint/held_tensor.h"
 #include "models/adapters/adapter_rules.h"
 #include "models/adapters/lora_config.h"
+#include "resume/trainer_state.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -33,6 +34,7 @@ ServedAdapters::ServedAdapters(ServedAdaptersOptions options, std::string base,
       groups_(options_.layout, world),
       tells_(world.rank() == 0) {
   const models::Model model = models::model_of(checkpoint::ModelDirectory(base_, options_.reading));
+  description_ = model->base()->describe();
   int64_t bytes = inference::adapter_bytes(with_largest_adapter(model, options_.max_rank),
                                            options_.type, &groups_);
   for (const std::string& directory : directories)
@@ -91,6 +93,9 @@ std::shared_ptr<const inference::Adapter> ServedAdapters::load(const std::string
                                                                uint64_t number) {
   const checkpoint::ModelDirectory directory = open(path);
   const models::Model model = models::model_of(directory);
+  MG_CHECK(model->base()->describe() == description_,
+           "the adapter in {} belongs to another model than the one being served: {}", path,
+           resume::differences(model->base()->describe(), description_));
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto undivided =
       model.build(shapes_only, options_.type, 0, {.layers = model->num_layers()}, {});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/model_directory.h"
 #include "inference/adapter.h"
 
@@ -45,6 +46,7 @@ class ServedAdapters {
 
   const ServedAdaptersOptions options_;
   const std::string base_;  // the model's directory
+  Json description_;        // of the model
   const inference::EngineGroups groups_;
   const bool tells_;  // whether this rank logs what is read
   std::unique_ptr<inference::AdapterMemory> memory_;
