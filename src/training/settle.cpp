@@ -238,6 +238,14 @@ Settled settle_planned(const settings::TrainSettings& given) {
   return run;
 }
 
+void check_latents(const settings::TrainSettings& s, const models::Model& model) {
+  const auto& attention = model->facts().attention;
+  MG_CHECK(std::ranges::find(s.recompute.modules, "mla_up_proj") == s.recompute.modules.end() ||
+               (attention && attention->latent),
+           "--recompute-modules: 'mla_up_proj' belongs to multi-latent attention, which this model "
+           "does not have");
+}
+
 void check_experts(const settings::TrainSettings& s, const models::Model& model) {
   const settings::ParallelSettings& parallel = s.parallel;
   const std::optional<models::ExpertFacts>& experts = model->facts().experts;
@@ -331,6 +339,7 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
+  check_latents(s, model);
   check_experts(s, model);
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);

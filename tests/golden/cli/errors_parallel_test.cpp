@@ -203,7 +203,7 @@ TEST_F(BadLayout, Memory) {
   refused("--recompute-activations --recompute-modules moe",
           {"'moe'", "mixture-of-experts layers"});
   refused("--recompute-activations --recompute-modules mla_up_proj",
-          {"'mla_up_proj'", "core_attn, mlp, mlp_act, layernorm, moe and moe_act"});
+          {"'mla_up_proj'", "multi-latent attention", "does not have"});
   refused("--mlp-chunks-for-training 0", {"--mlp-chunks-for-training is 0; it must be at least 1"});
   refused("--mlp-chunks-for-training 2 --num-experts 4",
           {"--mlp-chunks-for-training is 2", "experts", "--recompute-modules moe"});

@@ -49,6 +49,12 @@ std::vector<FlagRow> chat_flags() {
   return {
       {"task", "end", "--task sft", files},
       {"epochs", "batch", "!train-iters --epochs 5", chats},
+      {"log-entropy", "log", "--log-entropy", chats},
+      {"sft", "loss", "--sft --sft-tokenizer-prompt-format default", chats},
+      {"sft-tokenizer-prompt-format", "loss",
+       "!sft-tokenizer-prompt-format --sft-tokenizer-prompt-format identity",
+       chats + "--sft --sft-tokenizer-prompt-format default",
+       "!sft-tokenizer-prompt-format --sft-tokenizer-prompt-format default"},
       {"chat-packing", "loss", "--chat-packing wrapped", chats, "--chat-packing bfd"},
       {"chat-truncation", "loss", "--chat-truncation keep_end", chats,
        "--chat-truncation keep_start"},
