@@ -176,15 +176,28 @@ class PublishedModels : public ::testing::TestWithParam<std::string> {};
 // Collects the keys of a nested object with their values, but only the keys of sizes. The contents
 // of a list are merged.
 void flatten(const Json& json, const std::string& key, std::set<std::string>& lines) {
-  static const std::set<std::string> kSizes = {
-      "attention-chunk-size", "count",
-      "embedding-multiplier", "ffn-hidden-size",
-      "hidden-size",          "kv-channels",
-      "moe-router-topk",      "moe-shared-expert-intermediate-size",
-      "num-attention-heads",  "num-experts",
-      "num-layers",           "num-query-groups",
-      "softmax-scale",        "vocab-size",
-      "window-size"};
+  static const std::set<std::string> kSizes = {"attention-chunk-size",
+                                               "count",
+                                               "embedding-multiplier",
+                                               "ffn-hidden-size",
+                                               "hidden-size",
+                                               "kv-channels",
+                                               "kv-lora-rank",
+                                               "moe-router-group-topk",
+                                               "moe-router-num-groups",
+                                               "q-lora-rank",
+                                               "qk-head-dim",
+                                               "qk-pos-emb-head-dim",
+                                               "v-head-dim",
+                                               "moe-router-topk",
+                                               "moe-shared-expert-intermediate-size",
+                                               "num-attention-heads",
+                                               "num-experts",
+                                               "num-layers",
+                                               "num-query-groups",
+                                               "softmax-scale",
+                                               "vocab-size",
+                                               "window-size"};
   if (json.is_object()) {
     for (const auto& [name, value] : json.as_object()) flatten(value, name, lines);
   } else if (json.is_array()) {
