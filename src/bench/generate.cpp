@@ -19,7 +19,7 @@ struct GenerateFlags {
   std::string preset{settings::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 32, lora_rank = 16;
-  int64_t cuda_graphs = inference::EngineOptions::kCudaGraphs;
+  inference::EngineOptions engine;
   models::ModelFlags shape;
 
   std::optional<int> read(const ReadFlags& read_flags) {
@@ -38,7 +38,8 @@ struct GenerateFlags {
         "0: it is left out");
     shape.fields(f);
     f.begin_group("device");
-    f.add("inference-dynamic-batching-num-cuda-graphs", &cuda_graphs,
+    engine.latent_fields(f);
+    f.add("inference-dynamic-batching-num-cuda-graphs", &engine.cuda_graphs,
           "on a GPU: as for megatron generate; 0: no graphs");
     training::add_bench_device(f, runtime);
     f.add("threads", &runtime.threads, "CPU threads; default all cores");
@@ -76,7 +77,7 @@ int measure_generate(const ReadFlags& read) {
   MG_CHECK(flags.lora_rank >= 0 && flags.lora_rank <= model->hidden_size(),
            "--lora-rank is {}; it must be from 0, for none, to the model's hidden size of {}",
            flags.lora_rank, model->hidden_size());
-  inference::EngineOptions{.cuda_graphs = flags.cuda_graphs}.check();
+  flags.engine.check();
   runtime_settings.check();
   training::begin_on_device(runtime_settings);
   const Device device = runtime_settings.device_value();
@@ -86,11 +87,11 @@ int measure_generate(const ReadFlags& read) {
   plan::PeakMeter meter(runtime, type);
   meter.sample(1.0);
   plan::BandwidthMeter copies(runtime);
-  GenerateMeasures measures(model, runtime, type, flags.cuda_graphs);
+  GenerateMeasures measures(model, runtime, type, flags.engine, meter.peak());
   fmt::print("{} parameters in {}, {}; GEMM peak {:.3f} TFLOP/s\n", model->parameter_count(),
              name(type), device_text(device, runtime.pool().size()), meter.peak() * 1e-12);
-  const double prefill = measures.prefill(std::min<int64_t>(512, positions), meter.peak());
-  if (prompt != std::min<int64_t>(512, positions)) measures.prefill(prompt, meter.peak());
+  const double prefill = measures.prefill(std::min<int64_t>(512, positions));
+  if (prompt != std::min<int64_t>(512, positions)) measures.prefill(prompt);
   watch.look();
   const double one = measures.decode(prompt, max_tokens, 1, copies);
   if (batch > 8) measures.decode(prompt, max_tokens, 8, copies);

@@ -24,8 +24,8 @@ Tensor integers(Runtime& runtime, const std::vector<int32_t>& values) {
 }  // namespace
 
 GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime, DType type,
-                                   int64_t cuda_graphs)
-    : runtime_(runtime), cuda_graphs_(cuda_graphs), stage_(model.build(runtime, type, 1)) {
+                                   const inference::EngineOptions& engine, double peak)
+    : runtime_(runtime), engine_(engine), peak_(peak), stage_(model.build(runtime, type, 1)) {
   models::initialize(*stage_, 1, runtime.stream());
 }
 
@@ -37,10 +37,9 @@ double GenerateMeasures::share_of_experts(int64_t tokens) const {
   return 1 - std::pow(1 - chosen, static_cast<double>(tokens));
 }
 
-// Bytes that a decode pass of `sequences` sequences reads: every weight except the position table,
-// the embedding unless it serves as output weights, and experts without tokens; and one sequence's
-// keys and values of the previous tokens.
-double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) const {
+// Elements of weights that a decode pass of `sequences` sequences reads: all except the position
+// table, the embedding unless it serves as output weights, and experts without tokens.
+double GenerateMeasures::weights_of_a_pass(int64_t sequences) const {
   const std::vector<plan::ParameterCount> counts = plan::count_parameters(*stage_);
   const bool untied =
       std::ranges::any_of(counts, [](const auto& c) { return c.group == "output"; });
@@ -52,12 +51,32 @@ double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) co
     if (placed->parameter.name.find(".experts.") != std::string::npos)
       left_out += static_cast<double>(placed->parameter.value.elements()) *
                   (1 - share_of_experts(sequences));
-  double cache = 0;  // elements per token
+  return static_cast<double>(weights) - left_out;
+}
+
+// Elements that the cache holds per token.
+double GenerateMeasures::cached_elements() const {
+  double elements = 0;
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
-    cache += static_cast<double>(group.token_elements);
-  const DType type = stage_->parameters()[0]->parameter.value.dtype();
-  return static_cast<double>(size_of(type)) *
-         (static_cast<double>(weights) - left_out + cache * position);
+    elements += static_cast<double>(group.token_elements);
+  return elements;
+}
+
+// FLOPs of the scores of one query and of the weighted sums of values, over `position` tokens in
+// all layers. Absorbed latent attention has latents with rotary keys as keys, and latents as
+// values; plain latent attention computes the keys and values of all tokens again.
+double GenerateMeasures::attention_flops(double position) const {
+  const models::ModelFacts facts = stage_->model()->facts();
+  if (!facts.attention) return 0;
+  const models::AttentionFacts& attention = *facts.attention;
+  auto widths = static_cast<double>(2 * attention.head_size);
+  if (const auto& latent = attention.latent) {
+    const int64_t head = attention.head_size - latent->rotated + latent->value_size;
+    const bool absorbed = engine_.latent_decode == inference::LatentDecode::absorbed;
+    widths = static_cast<double>(absorbed ? 2 * latent->rank + latent->rotated
+                                          : latent->rotated + head + latent->rank * head);
+  }
+  return 2 * position * static_cast<double>(facts.num_layers * attention.heads) * widths;
 }
 
 std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
@@ -83,9 +102,11 @@ std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int6
   double before = 0;
   // One pass reads all prompts, so that every later pass has one token per sequence.
   const int64_t pass = std::max<int64_t>(512, sequences * prompt);
+  inference::EngineOptions options = engine_;
+  options.max_requests = sequences;
+  options.max_tokens = pass;
   inference::generate(
-      *stage_, runtime_, requests,
-      {.max_requests = sequences, .max_tokens = pass, .cuda_graphs = cuda_graphs_},
+      *stage_, runtime_, requests, options,
       [&](size_t request, const inference::GeneratedToken&) {
         if (request != 0) return true;
         const double now = now_seconds();
@@ -106,18 +127,23 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
   const double token = median(tokens(prompt, count, sequences, s));
   const double after = sample(), bandwidth = (before + after) / 2;
   const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
-  const double weights = bytes_of_a_token(0, sequences);
-  const double cache = bytes_of_a_token(middle, sequences) - weights;
-  const double bytes = weights + cache * static_cast<double>(sequences);
+  const DType type = stage_->parameters()[0]->parameter.value.dtype();
+  const auto n = static_cast<double>(sequences);
+  const double bytes = static_cast<double>(size_of(type)) *
+                       (weights_of_a_pass(sequences) + n * cached_elements() * middle);
+  const double flops = n * (2 * weights_of_a_pass(1) + attention_flops(middle));
+  const double floor = std::max(bytes / bandwidth, flops / peak_);
   const double rate = static_cast<double>(sequences) / token;
   const double all = s.prefill_seconds + s.decode_seconds;
   fmt::print(
       "decode, batch of {}: {:.1f} tokens/s ({:.2f} ms per step, median; {:.1f}% of a step in "
       "sampling, {:.1f}% between passes); reads {:.0f} MB per step, {:.1f} GB/s, {:.0f}% of the {} "
-      "bandwidth ({:.1f} and {:.1f} GB/s before and after)\n",
+      "bandwidth ({:.1f} and {:.1f} GB/s before and after); {:.2f} GFLOP per step; {:.0f}% of the "
+      "machine's limit, which is its {}\n",
       sequences, rate, token * 1e3, 100 * s.draw_seconds / all, 100 * s.between_seconds / all,
       bytes * 1e-6, bytes / token * 1e-9, 100 * bytes / token / bandwidth,
-      host ? "reading" : "copy", before * 1e-9, after * 1e-9);
+      host ? "reading" : "copy", before * 1e-9, after * 1e-9, flops * 1e-9, 100 * floor / token,
+      bytes / bandwidth > flops / peak_ ? "bandwidth" : "GEMM peak");
   if (s.graph_launches > 0)
     fmt::print(
         "  {} of {} passes were launched as CUDA graphs; {} graphs were captured, which use {:.1f} "
@@ -188,7 +214,7 @@ double GenerateMeasures::forward_seconds(int64_t length) {
   return now_seconds() - begin;
 }
 
-double GenerateMeasures::prefill(int64_t prompt, double peak) {
+double GenerateMeasures::prefill(int64_t prompt) {
   double best = 1e30, forward = 1e30;
   for (int round = 0; round < 3; ++round) {
     best = std::min(best, prefill_seconds(prompt));
@@ -198,8 +224,8 @@ double GenerateMeasures::prefill(int64_t prompt, double peak) {
   const models::Model& c = stage_->model();
   const double head = 2.0 * static_cast<double>(c->vocab_size() * c->hidden_size());
   const double whole = c->training_flops(prompt) / 3;
-  const double share = (whole - head * static_cast<double>(prompt - 1)) / best / peak;
-  const double of_forward = whole / forward / peak;
+  const double share = (whole - head * static_cast<double>(prompt - 1)) / best / peak_;
+  const double of_forward = whole / forward / peak_;
   const double rate = static_cast<double>(prompt) / best;
   fmt::print(
       "prefill of {} tokens: {:.0f} tokens/s, {:.0f}% of the GEMM peak; training's forward pass "
@@ -222,11 +248,11 @@ void GenerateMeasures::positions(int64_t early, int64_t late, int64_t count) {
 }
 
 void GenerateMeasures::cached_prefix(int64_t prompt, int64_t rest) {
-  inference::Engine engine(*stage_, runtime_,
-                           {.max_requests = 2,
-                            .max_tokens = prompt,
-                            .max_length = prompt + 1,
-                            .cuda_graphs = cuda_graphs_});
+  inference::EngineOptions options = engine_;
+  options.max_requests = 2;
+  options.max_tokens = prompt;
+  options.max_length = prompt + 1;
+  inference::Engine engine(*stage_, runtime_, options);
   const auto first_token = [&](std::vector<int32_t> tokens) {
     const double begin = now_seconds();
     engine.submit({.prompt = std::move(tokens), .max_tokens = 1});

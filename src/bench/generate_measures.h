@@ -13,19 +13,20 @@ namespace megatron::bench {
 
 class GenerateMeasures {
  public:
-  // cuda_graphs: option of the engines.
-  GenerateMeasures(const models::Model& model, Runtime& runtime, DType type, int64_t cuda_graphs);
+  // engine: options of the engines that do not depend on the measurement. peak: FLOP/s of products.
+  GenerateMeasures(const models::Model& model, Runtime& runtime, DType type,
+                   const inference::EngineOptions& engine, double peak);
 
-  // Decodes `count` tokens after prompts of `prompt` tokens, `sequences` at once; prints a line and
-  // returns tokens/s. Other programs may use the memory too, so its bandwidth is measured before
-  // and after.
+  // Decodes `count` tokens after prompts of `prompt` tokens, `sequences` at once; prints the speed
+  // and its share of what the machine allows, and returns tokens/s. Other programs may use the
+  // memory too, so its bandwidth is measured before and after.
   double decode(int64_t prompt, int64_t count, int64_t sequences, plan::BandwidthMeter& memory);
   // Decodes `sequences` at once with an adapter each, of all matrices with rank `rank`, and
   // without, alternately.
   void adapters(int64_t prompt, int64_t count, int64_t sequences, int64_t rank);
   // Measures a prompt's tokens/s and its share of the GEMM peak, next to that of training's forward
   // pass.
-  double prefill(int64_t prompt, double peak);
+  double prefill(int64_t prompt);
   // Measures the time per token at two positions, alternately.
   void positions(int64_t early, int64_t late, int64_t count);
   // Measures the time to the first token of a prompt with all but `rest` tokens cached, and of an
@@ -41,10 +42,13 @@ class GenerateMeasures {
   double prefill_seconds(int64_t prompt);
   double forward_seconds(int64_t length);
   double share_of_experts(int64_t tokens) const;
-  double bytes_of_a_token(double position, int64_t sequences) const;
+  double weights_of_a_pass(int64_t sequences) const;
+  double cached_elements() const;
+  double attention_flops(double position) const;
 
   Runtime& runtime_;
-  const int64_t cuda_graphs_;
+  const inference::EngineOptions engine_;
+  const double peak_;
   const std::unique_ptr<models::Stage> stage_;
 };
 

@@ -28,16 +28,6 @@ void EngineFlags::fields(Fields& f) {
                "compute every prompt in full, without sharing KV-cache pages");
 }
 
-void EngineFlags::latent_fields(Fields& f) {
-  options_.latent_decode = inference::LatentDecode::absorbed;
-  f.add_enum<inference::LatentDecode>(
-      "mla-decode", &options_.latent_decode,
-      {{"absorbed", inference::LatentDecode::absorbed}, {"plain", inference::LatentDecode::plain}},
-      "how multi-latent attention reads its cache of latent vectors: absorbed multiplies queries "
-      "and results by its matrices, plain computes all keys and values again, with the same bits "
-      "as in training");
-}
-
 void EngineFlags::check() {
   if (buffer_gb_) {
     MG_CHECK(*buffer_gb_ > 0 && *buffer_gb_ < 1e9,

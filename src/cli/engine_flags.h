@@ -14,8 +14,7 @@ namespace megatron::cli {
 class EngineFlags {
  public:
   void fields(Fields& f);
-  // For commands that generate text: --mla-decode, by default absorbed.
-  void latent_fields(Fields& f);
+  void latent_fields(Fields& f) { options_.latent_fields(f); }
   void check();  // throws Error naming the flag
 
   const inference::EngineOptions& options() const { return options_; }

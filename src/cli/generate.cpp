@@ -33,6 +33,7 @@ struct GenerateSettings {
   EngineFlags engine;
   EngineRankFlags ranks;
   std::optional<int64_t> logprobs;
+  bool routed_experts = false;
   bool bf16 = false;
   settings::RuntimeSettings runtime;
 
@@ -58,6 +59,8 @@ Fields GenerateSettings::fields() {
   f.add("output", &output,
         "write JSON lines to this file instead of printing; an existing file is overwritten only "
         "if generate wrote it; after an interruption the same command continues");
+  f.add_switch("return-routed-experts", &routed_experts, true,
+               "with --output: list the experts that each token was sent to, by layer");
   engine.fields(f);
   engine.latent_fields(f);
   ranks.fields(f);
@@ -75,6 +78,8 @@ Fields GenerateSettings::fields() {
 void GenerateSettings::check() {
   MG_CHECK(model.load || model.adapter, "--load DIR is needed: the model to use");
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
+  MG_CHECK(!routed_experts || output,
+           "--return-routed-experts lists experts in the file of --output; give one");
   engine.check();
   sampling.check();
   if (!prompts.interactive) return;
@@ -123,6 +128,9 @@ struct TextModel {
     MG_CHECK(s.logprobs.value_or(0) <= tokenizer.vocabulary_size(),
              "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
              tokenizer.vocabulary_size());
+    MG_CHECK(!s.routed_experts || model->facts().experts,
+             "--return-routed-experts is given, but the model in {} has no layer with experts",
+             directory.path());
     s.sampling.check_ids(tokenizer.vocabulary_size());
     end_tokens = s.sampling.stop_tokens;
     if (s.sampling.ignore_eos) return;
@@ -201,7 +209,8 @@ class Session {
                           .max_tokens = settings_.sampling.max_tokens,
                           .sampling = settings_.sampling.options,
                           .end_tokens = end_tokens_,
-                          .logprobs = settings_.logprobs.value_or(-1)});
+                          .logprobs = settings_.logprobs.value_or(-1),
+                          .expert_choices = settings_.routed_experts});
     }
     inference::EngineOptions options = settings_.engine.options();
     options.vocabulary = tokenizer_.vocabulary_size();
@@ -239,13 +248,19 @@ std::vector<int32_t> tokens_of(const Session& session, const std::string& prompt
   return tokens;
 }
 
+LineParts parts_of(const GenerateSettings& s, const TextModel& text) {
+  LineParts parts{.logprobs = s.logprobs.has_value()};
+  if (s.routed_experts) parts.routed_experts = text.model->facts().experts;
+  return parts;
+}
+
 void write_continuations(Session& session, const GenerateSettings& s, const TextModel& model,
                          const std::vector<std::string>& prompts) {
   ContinuationLines lines({.output = *s.output,
                            .model = training::fingerprint(model.directory),
                            .tokenizer = model.opened.path,
                            .flags = s.flags_of_texts,
-                           .with_logprobs = s.logprobs.has_value()},
+                           .parts = parts_of(s, model)},
                           prompts);
   Listener listener{.numbers = lines.missing()};
   std::vector<std::vector<int32_t>> tokens;

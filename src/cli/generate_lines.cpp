@@ -26,7 +26,8 @@ Json::Object flags_of_texts(const Fields& fields) {
     // The file of --tokenizer-model counts by its content.
     const bool of_tokenizer =
         field.group == "tokenizer" && field.given && field.name != "tokenizer-model";
-    if (field.group != "sampling" && field.name != "logprobs" && field.name != "bf16" &&
+    if (field.group != "sampling" && field.name != "logprobs" && field.name != "return-routed-experts" &&
+        field.name != "bf16" &&
         !of_tokenizer)
       continue;
     Json value(field.get());
@@ -42,7 +43,7 @@ Json::Object flags_of_texts(const Fields& fields) {
 
 ContinuationLines::ContinuationLines(const Source& source, const std::vector<std::string>& prompts)
     : count_(std::ssize(prompts)),
-      with_logprobs_(source.with_logprobs),
+      parts_(source.parts),
       lines_({.path = source.output,
               .flag = "--output",
               .settings = settings_of(source, prompts),
@@ -67,7 +68,7 @@ void ContinuationLines::count_token() {
 }
 
 void ContinuationLines::add(size_t number, const Continuation& continuation) {
-  lines_.append(static_cast<int64_t>(number), json_line(continuation, number, with_logprobs_));
+  lines_.append(static_cast<int64_t>(number), json_line(continuation, number, parts_));
 }
 
 void ContinuationLines::commit() {

@@ -23,7 +23,7 @@ class ContinuationLines {
     Json model;             // its fingerprint
     std::string tokenizer;  // path
     Json::Object flags;     // flags_of_texts()
-    bool with_logprobs = false;
+    LineParts parts = {};
   };
 
   // Shows progress. Throws Error if an earlier run had other prompts, other flags or another model.
@@ -36,7 +36,7 @@ class ContinuationLines {
 
  private:
   int64_t count_;
-  bool with_logprobs_;
+  LineParts parts_;
   ResumableLines lines_;
   Progress progress_;
   double begin_;

@@ -8,6 +8,7 @@
 
 #include "base/command_output.h"
 #include "base/json.h"
+#include "inference/expert_choices.h"
 
 namespace megatron::cli {
 namespace {
@@ -50,7 +51,7 @@ std::string GrowingText::finish() {
   return keep(last + stop_.finish());
 }
 
-std::string json_line(const Continuation& c, size_t request, bool with_logprobs) {
+std::string json_line(const Continuation& c, size_t request, const LineParts& parts) {
   Json::Array tokens, log_probabilities, alternatives;
   for (const auto& token : c.generation.tokens) {
     tokens.emplace_back(int64_t{token.draw.token});
@@ -66,13 +67,16 @@ std::string json_line(const Continuation& c, size_t request, bool with_logprobs)
                        {"finish", name(c.generation.finish)},
                        {"prompt_tokens", integers(c.prompt_tokens)},
                        {"tokens", std::move(tokens)}};
-  if (with_logprobs) {
+  if (parts.logprobs) {
     Json::Array of_prompt = {Json()};
     for (const double p : c.generation.prompt_log_probabilities) of_prompt.emplace_back(p);
     line.emplace_back("logprobs", std::move(log_probabilities));
     line.emplace_back("top_logprobs", std::move(alternatives));
     line.emplace_back("prompt_logprobs", std::move(of_prompt));
   }
+  if (parts.routed_experts)
+    line.emplace_back("routed_experts", inference::expert_choices_json(c.generation.expert_choices,
+                                                                       *parts.routed_experts));
   return Json(std::move(line)).dump();
 }
 

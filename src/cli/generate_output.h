@@ -1,6 +1,7 @@
 // Output of `megatron generate`.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,14 @@ struct Continuation {
   inference::Generation generation;
 };
 
-// Returns a line of --output (docs/generate.md), without a newline. with_logprobs: includes the
-// log-probabilities.
-std::string json_line(const Continuation& continuation, size_t request, bool with_logprobs);
+// What a line of --output has besides the text.
+struct LineParts {
+  bool logprobs = false;
+  std::optional<models::ExpertFacts> routed_experts;  // the model's, if tokens' experts are listed
+};
+
+// Returns a line of --output (docs/generate.md), without a newline.
+std::string json_line(const Continuation& continuation, size_t request, const LineParts& parts);
 // True if a file with this beginning holds such lines.
 bool is_generate_output(std::string_view beginning);
 // Prints a table of the log-probabilities.

@@ -228,6 +228,7 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
           tokens.subspan(begin + 1, static_cast<size_t>(std::min(count, s->scores() - s->read)));
     row.pages = &s->blocks.pages;
     row.adapter = s->request.adapter.get();
+    row.expert_choices = s->request.expert_choices;
     plan.rows.push_back(row);
     plan.context = std::max(plan.context, s->length());
   }
@@ -246,6 +247,27 @@ void Engine::give_scores(const Rows& rows, const ForwardPassPlan& plan,
       ++s.scored;
     }
     token += static_cast<size_t>(rows[r].count);
+  }
+}
+
+void Engine::give_experts(const Rows& rows, std::span<const int32_t> choices, Updates& updates) {
+  int64_t tokens = 0;
+  for (const ScheduledRow& row : rows) tokens += row.count;
+  const auto width = std::ssize(choices) / tokens;  // of one token
+  size_t token = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    Sequence& s = *rows[r].sequence;
+    const int64_t count = rows[r].count;
+    // After a preemption, some have been reported before.
+    const int64_t known = std::clamp<int64_t>(s.routed - s.read, 0, count);
+    if (s.request.expert_choices) {
+      const auto given = choices.subspan((token + static_cast<size_t>(known)) *
+                                             static_cast<size_t>(width),
+                                         static_cast<size_t>((count - known) * width));
+      updates[r].expert_choices.assign(given.begin(), given.end());
+      s.routed = std::max(s.routed, s.read + count);
+    }
+    token += static_cast<size_t>(count);
   }
 }
 
@@ -308,6 +330,7 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   for (size_t i = 0; i < wanted.size(); ++i)
     updates[wanted[i].row].prompt_alternatives.push_back(std::move(results.prompt_alternatives[i]));
   if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
+  if (plan.wants_experts()) give_experts(rows, results.expert_choices, updates);
   results.drawn.resize(drawing.rows.size());
   results.scores.resize(drawing.rows.size());
   const double pass_end = now_seconds();
@@ -331,7 +354,8 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   statistics_.between_seconds += end - begin - (pass_end - pass_begin);
   ++statistics_.steps;
   std::erase_if(updates, [](const RequestUpdate& u) {
-    return u.tokens.empty() && u.prompt_log_probabilities.empty() && !u.finish;
+    return u.tokens.empty() && u.prompt_log_probabilities.empty() && u.expert_choices.empty() &&
+           !u.finish;
   });
   return updates;
 }
@@ -350,7 +374,7 @@ bool Engine::Drawing::scores() const {
 bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
          !plan.has_labels() && std::ranges::all_of(plan.rows, [](const PassRow& row) {
-           return row.count == 1 && row.adapter == nullptr;
+           return row.count == 1 && row.adapter == nullptr && !row.expert_choices;
          });
 }
 
@@ -359,7 +383,7 @@ PassResults Engine::results_of(const ForwardPassPlan& plan,
   PassResults results;
   if (decodes(plan, drawing)) decode(plan, drawing, results);
   else run_forward(plan, wanted, drawing, results);
-  if (ranks_.all != nullptr && (drawing.any() || plan.has_labels()))
+  if (ranks_.all != nullptr && (drawing.any() || plan.has_labels() || plan.wants_experts()))
     share(results, ranks_, runtime_.stream());
   return results;
 }
@@ -379,6 +403,7 @@ void Engine::run_forward(const ForwardPassPlan& plan, std::span<const WantedAlte
   if (!stage_.part().head) return;
   results.prompt_alternatives = alternatives_of(pass, wanted);
   if (plan.has_labels()) results.losses = pass.losses();
+  if (plan.wants_experts()) results.expert_choices = pass.expert_choices();
   if (!drawing.any()) return;
   Logits logits = pass.last_logits(drawing.rows);
   if (!ranks_.draws()) return;

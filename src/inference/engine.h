@@ -35,6 +35,11 @@ struct RequestUpdate {
   std::vector<PromptAlternatives> prompt_alternatives;  // for each of those tokens, if requested
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
   std::vector<float> scores;                            // [labels], with Finish::scored
+  // With Request::expert_choices, for the tokens of prompt and text read in this step, in order:
+  // the experts that each was sent to [tokens, layers with experts, most experts per token], -1
+  // where a layer has fewer. The last token of the text is never read. Cached prefixes of such
+  // requests are read again.
+  std::vector<int32_t> expert_choices;
   std::optional<Finish> finish;                         // never Finish::stop
   std::string error;                                    // with Finish::failed: the reason
   bool by_grammar = false;  // with Finish::failed: the grammar is too ambiguous for the text
@@ -115,6 +120,7 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
+  static void give_experts(const Rows& rows, std::span<const int32_t> choices, Updates& updates);
   // A token of the pass for whose successor alternatives are wanted. label: the successor.
   struct WantedAlternatives {
     size_t row = 0;

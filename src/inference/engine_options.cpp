@@ -10,6 +10,16 @@ namespace megatron::inference {
 // The sizes of a pass are products of these numbers and must fit in 64 bits.
 constexpr int64_t kMaxRequests = int64_t{1} << 40, kMaxTokens = int64_t{1} << 28;
 
+void EngineOptions::latent_fields(Fields& f) {
+  latent_decode = LatentDecode::absorbed;
+  f.add_enum<LatentDecode>(
+      "mla-decode", &latent_decode,
+      {{"absorbed", LatentDecode::absorbed}, {"plain", LatentDecode::plain}},
+      "how multi-latent attention reads its cache of latent vectors: absorbed multiplies queries "
+      "and results by its matrices, plain computes all keys and values again, with the same bits "
+      "as in training");
+}
+
 void EngineOptions::check() const {
   MG_CHECK(max_requests > 0 && max_requests <= kMaxRequests,
            "--inference-dynamic-batching-max-requests is {}; it must lie in [1, {}]", max_requests,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/fields.h"
 #include "models/model.h"
 
 namespace megatron::inference {
@@ -29,6 +30,8 @@ struct EngineOptions {
   int64_t cuda_graphs = kCudaGraphs;
   int64_t engines = 1;  // engines in this process, which share the remaining memory
 
+  // For commands that generate text: --mla-decode, by default absorbed.
+  void latent_fields(Fields& f);
   void check() const;  // throws Error naming the flag
   int64_t drawn_vocabulary(const models::Model& model) const;
   int64_t longest_text(const models::Model& model) const;  // throws like check()

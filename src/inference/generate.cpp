@@ -11,6 +11,7 @@ namespace {
 bool take(RequestUpdate& update, size_t request, Generation& result, const OnToken& on_token) {
   std::ranges::copy(update.prompt_log_probabilities,
                     std::back_inserter(result.prompt_log_probabilities));
+  std::ranges::copy(update.expert_choices, std::back_inserter(result.expert_choices));
   for (GeneratedToken& token : update.tokens) {
     result.tokens.push_back(std::move(token));
     if (on_token && !on_token(request, result.tokens.back())) return true;

@@ -15,6 +15,8 @@ struct Generation {
   std::vector<GeneratedToken> tokens;
   std::vector<double> prompt_log_probabilities;  // of prompt tokens 1.. if logprobs >= 0
   std::vector<float> scores;                     // [labels] if they are requested
+  // As in RequestUpdate, for all tokens but the last, if they are requested.
+  std::vector<int32_t> expert_choices;
   Finish finish = Finish::length;
 };
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "inference/expert_choices.h"
 #include "inference/stage_flow.h"
 
 namespace megatron::inference {
@@ -57,6 +58,18 @@ nn::Continuation continuation_of(nn::SequenceState& state, const ForwardPassPlan
   return state.next(parts);
 }
 
+// Columns of expert_choices() by layer of the model; undefined for layers without experts.
+std::vector<Tensor> columns_by_layer(const Tensor& all, const models::ExpertFacts& experts) {
+  std::vector<Tensor> columns(experts.layers.size());
+  int64_t begin = 0;
+  for (size_t layer = 0; layer < columns.size(); ++layer) {
+    if (!experts.layers[layer]) continue;
+    columns[layer] = all.slice(1, begin, experts.chosen);
+    begin += experts.chosen;
+  }
+  return columns;
+}
+
 }  // namespace
 
 int64_t ForwardPassPlan::tokens() const {
@@ -67,6 +80,10 @@ int64_t ForwardPassPlan::tokens() const {
 
 bool ForwardPassPlan::has_labels() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return !row.labels.empty(); });
+}
+
+bool ForwardPassPlan::wants_experts() const {
+  return std::ranges::any_of(rows, [](const PassRow& row) { return row.expert_choices; });
 }
 
 RowAdapters ForwardPassPlan::adapters() const {
@@ -160,10 +177,27 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
   if (adapters_.any()) tape_.add_to_products(&adapters_);
   batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
-  out_ = models::forward(stage_, tape_, receive_hidden(stage_, runtime_, plan_.tokens(), stages),
-                         batch_, models::Phase::evaluate);
+  const Bundle in = receive_hidden(stage_, runtime_, plan_.tokens(), stages);
+  if (plan.wants_experts()) {
+    const models::ModelFacts facts = stage.model()->facts();
+    const models::ExpertFacts& experts = facts.experts.value();
+    expert_choices_ = receive_expert_choices(
+        stage, runtime, {plan.tokens(), choices_per_token(experts)}, stages);
+    batch_.continuation.expert_choices = columns_by_layer(expert_choices_, experts);
+  }
+  out_ = models::forward(stage_, tape_, in, batch_, models::Phase::evaluate);
   MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens must not be divided
   send_hidden(stage_, tape_, out_, stages);
+  if (expert_choices_.defined()) send_expert_choices(stage_, tape_, expert_choices_, stages);
+}
+
+std::vector<int32_t> ForwardPass::expert_choices() const {
+  runtime_.stream().synchronize();
+  if (!runtime_.device().has_data())
+    return std::vector<int32_t>(static_cast<size_t>(expert_choices_.elements()));
+  const Tensor host = on_host(expert_choices_);
+  const std::span<const int32_t> choices = host.span<int32_t>();
+  return {choices.begin(), choices.end()};
 }
 
 std::vector<double> ForwardPass::losses() {

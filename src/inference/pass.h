@@ -19,6 +19,7 @@ struct PassRow {
   // Labels of the first tokens, if their losses are requested; may be empty.
   std::span<const int32_t> labels;
   const Adapter* adapter = nullptr;  // null: none
+  bool expert_choices = false;       // whether the experts of its tokens are wanted
   const std::vector<std::vector<int32_t>>* pages =
       nullptr;  // by group of the model's layers (nn/sequence_state.h)
 };
@@ -31,6 +32,7 @@ struct ForwardPassPlan {
 
   int64_t tokens() const;
   bool has_labels() const;
+  bool wants_experts() const;
   RowAdapters adapters() const;
 };
 
@@ -71,6 +73,9 @@ class ForwardPass {
   Logits last_logits(std::span<const size_t> rows);
   // Logits after these tokens of the pass.
   Logits logits_after(std::span<const int32_t> tokens);
+  // The experts of each token in every layer [T, layers with experts, most experts per token], -1
+  // where a layer has fewer. Only on the last stage, if the plan wants them.
+  std::vector<int32_t> expert_choices() const;
 
  private:
   const models::Stage& stage_;
@@ -79,6 +84,7 @@ class ForwardPass {
   const RowAdapters adapters_;
   Tape tape_;
   nn::Batch batch_;
+  Tensor expert_choices_;  // i32 [T, layers with experts x most per token], of this and former stages
   Bundle out_;
 };
 

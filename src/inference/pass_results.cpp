@@ -15,6 +15,7 @@ void visit(Bytes& bytes, Results& results) {
     bytes.fields(drawn.token.draw, drawn.token.alternatives, drawn.finish, drawn.error,
                  drawn.by_grammar);
   });
+  bytes.fields(results.expert_choices);
   bytes.each(results.scores, [&](auto& scores) { bytes.fields(scores); });
 }
 

@@ -25,6 +25,8 @@ struct PassResults {
   std::vector<PromptAlternatives> prompt_alternatives;
   std::vector<DrawnToken> drawn;           // per sequence that is ready; empty if none draws
   std::vector<std::vector<float>> scores;  // per sequence that is ready; empty if none wants them
+  // [T, layers with experts, experts per token] (RequestUpdate); empty if none are requested.
+  std::vector<int32_t> expert_choices;
 };
 
 // Collective over ranks.all: broadcasts the sampling rank's results.

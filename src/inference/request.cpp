@@ -45,6 +45,9 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
   MG_CHECK(!scores || (max_tokens == 0 && logprobs < 0 && grammar == nullptr),
            "request {} asks for scores, which exclude {}, log-probabilities and a grammar", number,
            name("max_tokens"));
+  MG_CHECK(!expert_choices || model->facts().experts.has_value(),
+           "{} asks for the experts of each token, but the model has no layer with experts",
+           name("return_routed_experts"));
   sampling.check(name);
   MG_CHECK(sampling.min_tokens <= max_tokens,
            "{} is {}, but {} is only {}; lower the former or raise the latter", name("min_tokens"),

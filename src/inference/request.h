@@ -37,6 +37,8 @@ struct Request {
   // The adapter of the model that the whole request uses; null: none. Other ranks that divide the
   // model have its other parts, under the same number.
   std::shared_ptr<const Adapter> adapter;
+  // Requests the experts that each token was sent to (RequestUpdate::expert_choices).
+  bool expert_choices = false;
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.
   int64_t priority = 0;

@@ -40,11 +40,12 @@ void Scheduler::forget(Sequence& sequence) {
 }
 
 // Cached tokens need not be read, except the last one and those whose successors' log-probabilities
-// are still to be reported.
+// or whose experts are still to be reported.
 void Scheduler::begin(Sequence& s) {
   s.context_class = options_.context_class(s.length());
   s.blocks.root = cache_root(s.context_class, s.request.adapter_number());
-  const int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
+  int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
+  if (s.request.expert_choices) most = std::min(most, s.routed);
   s.read = cache_.share(s.blocks, s.tokens, most);
 }
 

@@ -26,6 +26,7 @@ struct Sequence {
   int64_t read = 0;             // number of leading tokens whose keys and values are in pages
   int64_t context_class = 0;    // context class of those
   int64_t scored = 0;           // prompt log-probabilities that have been reported
+  int64_t routed = 0;           // tokens whose experts have been reported
   bool begun = false;
   uint64_t turn = 0;  // number of its last pass
   std::optional<Matcher> matcher;

@@ -4,6 +4,7 @@ namespace megatron::inference {
 namespace {
 
 constexpr const char* kCallName = "activation";
+constexpr const char* kChoices = "expert choices of stages";
 
 }  // namespace
 
@@ -22,6 +23,26 @@ void send_hidden(const models::Stage& stage, Tape& tape, const Bundle& out, comm
   if (stage.part().head) return;
   const Tensor hidden = models::flowing(tape, out).value;
   stages->send(hidden, stages->rank() + 1, tape.stream(), kCallName).wait(tape.stream());
+}
+
+Tensor receive_expert_choices(const models::Stage& stage, Runtime& runtime, const Shape& shape,
+                              comm::Group* stages) {
+  Stream& stream = runtime.stream();
+  Tensor choices =
+      Tensor::empty(runtime.arena(MemoryClass::activations), shape, DType::i32, kChoices);
+  if (!stage.part().embedding) {
+    stages->recv(choices, stages->rank() - 1, stream, kChoices).wait(stream);
+  } else if (runtime.device().has_data()) {
+    const std::vector<int32_t> none(static_cast<size_t>(choices.elements()), -1);
+    copy_from(choices, std::span<const int32_t>(none), stream);
+  }
+  return choices;
+}
+
+void send_expert_choices(const models::Stage& stage, Tape& tape, const Tensor& choices,
+                         comm::Group* stages) {
+  if (stage.part().head) return;
+  stages->send(choices, stages->rank() + 1, tape.stream(), kChoices).wait(tape.stream());
 }
 
 }  // namespace megatron::inference

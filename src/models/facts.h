@@ -40,7 +40,7 @@ struct FeedForwardFacts {
 };
 
 struct ExpertFacts {
-  int64_t count = 0, chosen = 0;  // experts per layer; experts per token
+  int64_t count = 0, chosen = 0;  // experts per layer; most experts per token
   FeedForwardFacts each;
   int64_t latent = 0;        // input and output width of experts; 0: the hidden size
   int64_t shared_width = 0;  // width of the expert that all tokens use; 0: none

@@ -31,6 +31,9 @@ struct Continuation {
 
   SequenceState* state = nullptr;  // borrowed; null: sequences start in this batch
   std::vector<Group> groups;
+  // By layer of the model, i32 [T,n]: where a layer with k experts per token leaves those of each
+  // token in the first k columns. Empty: not requested.
+  std::vector<Tensor> expert_choices;
 };
 
 // Which tokens routers count: not the padding of rows of examples, which goes to no expert either.

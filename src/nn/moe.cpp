@@ -25,6 +25,7 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
          const MoeConfig& config, const RouterTraining& training, parallel::Init init,
          parallel::Init output_init, uint64_t seed)
     : config_(config),
+      layer_(layer),
       tensor_(builder.tensor()),
       ranks_(builder.ranks().expert_ranks()),
       held_(parallel::share_of(config.experts, builder.ranks().size(RankGroup::expert),
@@ -95,6 +96,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   MG_ASSERT(!trains(tape) || sent.counted || !training_.counts_tokens());
   const ops::Routing routing = router_(tape, x_TH, batch);
   if (sent.counted) observe(tape, routing.experts);
+  report(tape, routing.experts, batch.continuation);
   Tensor experts = routing.experts;
   if (sent.capacity.rows > 0 && training_.capacity_of_sequence && !sees_sequences(own, batch)) {
     experts = router_.kept(tape, routing, sent.capacity.rows, batch);
@@ -138,6 +140,14 @@ Var Moe::receive(Tape& tape, Tokens& sent) const {
 void Moe::observe(const Tape& tape, const Tensor& experts) const {
   if (tensor_.divides_tokens() || tensor_.rank() == 0) load_.count_chosen(tape, experts);
   if (const Tensor bias = router_.bias(); bias.defined()) load_.take_bias(tape, bias);
+}
+
+// Inference does not divide tokens, so every rank has all choices.
+void Moe::report(const Tape& tape, const Tensor& experts, const Continuation& at) const {
+  if (at.expert_choices.empty()) return;
+  const Tensor& out = at.expert_choices.at(static_cast<size_t>(layer_));
+  MG_ASSERT(out.size(0) == experts.size(0) && out.size(1) >= experts.size(1));
+  tape.kernels().copy({.x = experts, .out = out.slice(1, 0, experts.size(1))}, tape.stream());
 }
 
 // Each rank counts the choices of its own experts; the counts are summed over ranks.

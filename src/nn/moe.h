@@ -95,9 +95,11 @@ class Moe {
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                             const Tokens& sent) const;
   void observe(const Tape& tape, const Tensor& experts) const;
+  void report(const Tape& tape, const Tensor& experts, const Continuation& at) const;
   void observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const;
 
   MoeConfig config_;
+  int64_t layer_;
   parallel::TensorParallel tensor_;
   parallel::ExpertRanks ranks_;
   parallel::Slice held_;  // experts of this rank

@@ -381,19 +381,18 @@ bool has_positions(const MatrixRow& row) {
   return (has_ring(row) && row.model == 1) ||
          (row.layout.cp > 1 && row.layout.exchange == parallel::ContextExchange::all_gather);
 }
-bool has_experts(const MatrixRow& row) { return row.model == 2; }
-bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
+bool has_ep(const MatrixRow& row) { return row.has_experts() && row.layout.ep > 1; }
 // True if no rank sees all tokens of its experts.
 bool divides_loads(const MatrixRow& row) {
   const Layout& layout = row.layout;
-  return has_experts(row) &&
+  return row.has_experts() &&
          (layout.dp * layout.cp > 1 || (layout.etp > 0 && layout.etp < layout.tp));
 }
 // A rank with whole sequences does not need other ranks' counts.
 bool divides_sequences(const MatrixRow& row) {
   const Layout& layout = row.layout;
   const bool by_tensor_ranks = layout.sequence && layout.micro_batch < layout.tp;
-  return has_experts(row) && (by_tensor_ranks || layout.cp > 1);
+  return row.has_experts() && (by_tensor_ranks || layout.cp > 1);
 }
 // One rank counts over micro-batches of two sequences. If no ranks that share experts have all
 // tokens of a sequence, the ranks that divide the sequences of a micro-batch count over these.

@@ -18,7 +18,7 @@ namespace megatron::selftest {
 namespace {
 
 constexpr LayoutLimits kLimits;
-constexpr size_t kGpt2 = 1, kExperts = 2, kDroppingExperts = 3;  // indices in matrix_models()
+constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kDroppingExperts = 4;  // indices in matrix_models()
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -58,6 +58,20 @@ models::ModelFlags with_experts(models::ModelFlags flags) {
   return flags;
 }
 
+models::ModelFlags with_latents(models::ModelFlags flags) {
+  flags.multi_latent_attention = true;
+  flags.q_lora_rank = 20;
+  flags.kv_lora_rank = 12;
+  flags.qk_head_dim = 4;
+  flags.qk_pos_emb_head_dim = 2;
+  flags.v_head_dim = 3;
+  flags.group_query_attention = false;
+  flags.num_query_groups = 1;
+  flags.latent_yarn = false;
+  flags.kv_channels.reset();
+  return flags;
+}
+
 models::ModelFlags with_capacity(models::ModelFlags flags) {
   flags.moe.capacity_factor = 0.75;
   return flags;
@@ -75,13 +89,15 @@ std::vector<TinyModel> matrix_models() {
   all.resize(2);
   std::swap(all[0], all[1]);
   all.push_back({"experts", with_experts(all[0].flags)});
-  all.push_back({"experts of a capacity", with_capacity(all.back().flags)});
+  all.push_back({"latent", all[0].flags});
+  all.push_back({"experts of a capacity", with_capacity(all[kExperts].flags)});
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = kLimits.heads;
     m.flags.kv_channels = 4;
     if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
   }
+  all[kLatent].flags = with_latents(all[kLatent].flags);
   return all;
 }
 
@@ -102,7 +118,7 @@ Layout plain(const Layout& layout) {
 bool keeps_bits(const MatrixRow& row) {
   const Layout& layout = row.layout;
   const bool replicated =
-      layout.dp * layout.cp > 1 || (row.model == kExperts && layout.tp > expert_ranks(layout));
+      layout.dp * layout.cp > 1 || (row.has_experts() && layout.tp > expert_ranks(layout));
   const bool reduces_each = layout.sharding >= parallel::Sharding::gradients && replicated;
   const bool several = kLimits.sequences / layout.dp > layout.micro_batch;
   return layout.instances == 1 && !(reduces_each && several);
@@ -146,13 +162,13 @@ std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
 // tokens or the output layer are trained, too.
 models::LoraConfig matrix_adapters(const MatrixRow& row) {
   using models::NamePattern;
+  // Models of no published family: modules have the names of the model's description.
+  const bool own_names = row.model == kExperts || row.model == kLatent;
   models::LoraConfig config{
-      .rank = 4, .alpha = 6, .dropout = row.model == kExperts ? 0 : 0.25, .all_linear = true};
+      .rank = 4, .alpha = 6, .dropout = row.has_experts() ? 0 : 0.25, .all_linear = true};
   if (row.task == MatrixTask::adapters) {
     config.bias = models::LoraBias::all;
-    config.modules_to_save = {row.model == kGpt2      ? "wte"
-                              : row.model == kExperts ? "embedding"
-                                                      : "lm_head"};
+    config.modules_to_save = {row.model == kGpt2 ? "wte" : own_names ? "embedding" : "lm_head"};
   }
   const auto rank = [&](const char* name) {
     config.rank_pattern.emplace_back(NamePattern(name, NamePattern::Use::ending), 3);
@@ -162,7 +178,7 @@ models::LoraConfig matrix_adapters(const MatrixRow& row) {
   };
   if (row.model == kGpt2) {
     rank("c_fc");
-  } else if (row.model == kExperts) {
+  } else if (own_names) {
     rank("down");
     alpha("up");
   } else {
@@ -175,7 +191,7 @@ models::LoraConfig matrix_adapters(const MatrixRow& row) {
 }  // namespace
 
 std::string MatrixRow::str() const {
-  constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
+  constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent"};
   constexpr const char* kTasks[] = {"", "objective, ", "rewards, ", "adapters, ", "preferences, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
                      kTasks[static_cast<size_t>(task)], packed ? "packed, " : "", layout.str());
@@ -336,7 +352,7 @@ Report MatrixRun::run(const MatrixRow& row) {
   const bool bits = keeps_bits(row) && same.str() != row.str();
   // A rounding difference in scores can change which experts a token chooses, so in fp32 results
   // are compared bit for bit or not at all.
-  const bool experts = row.model == kExperts;
+  const bool experts = row.has_experts();
   const bool other_task = row.task != MatrixTask::next_tokens;
   if (state_->precisions != Precisions::fp32 || (experts && !bits) || other_task)
     against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");

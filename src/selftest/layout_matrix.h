@@ -16,8 +16,9 @@ namespace megatron::selftest {
 
 // A layout of up to 16 ranks. The matrix covers tensor parallel 1, 2 and 4, divided tokens, 1 to 4
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
-// instances, recompute, overlap, offload, a tied GPT-2 with dropout and an untied Llama with
-// grouped heads, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed order.
+// instances, recompute, overlap, offload, a tied GPT-2 with dropout, an untied Llama with grouped
+// heads, one with experts and one with latent attention, 1 or 2 sequences per micro-batch, and
+// packed documents. Rows are in a fixed order.
 // Rows of an objective (toy_objective.h), of a reward model, of adapters (LoRA) and of adapters
 // trained on preferences (DPO) follow the covering set: enough of its rows that every value is in
 // one of each; adapters have no rows with feed-forward blocks in chunks, and preferences are
@@ -26,11 +27,12 @@ namespace megatron::selftest {
 // whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
-  size_t model = 0;           // index: an untied Llama, a tied GPT-2, a Llama with experts
+  size_t model = 0;  // index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
   MatrixTask task = MatrixTask::next_tokens;
   Layout layout;
+  bool has_experts() const { return model == 2; }
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
 

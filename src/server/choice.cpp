@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "inference/expert_choices.h"
+
 namespace megatron::server {
 namespace {
 
@@ -28,6 +30,7 @@ bool Choice::take(const inference::RequestUpdate& update) {
   if (finished()) return false;
   std::ranges::copy(update.prompt_log_probabilities, std::back_inserter(of_prompt_));
   std::ranges::copy(update.prompt_alternatives, std::back_inserter(prompt_alternatives_));
+  std::ranges::copy(update.expert_choices, std::back_inserter(expert_choices_));
   for (const inference::GeneratedToken& token : update.tokens) {
     push(token);
     if (!stop_.stopped()) continue;
@@ -36,6 +39,11 @@ bool Choice::take(const inference::RequestUpdate& update) {
   }
   if (update.finish) end(*update.finish);
   return false;
+}
+
+Json Choice::routed_experts() const {
+  if (expert_choices_.empty()) return Json();
+  return inference::expert_choices_json(expert_choices_, model_.facts().experts.value());
 }
 
 void Choice::push(const inference::GeneratedToken& token) {

@@ -54,6 +54,8 @@ class Choice {
   const std::vector<inference::PromptAlternatives>& prompt_alternatives() const {
     return prompt_alternatives_;
   }
+  // A list for each token of prompt and text that the model has read; null if it is not requested.
+  Json routed_experts() const;
   double log_probability() const { return log_probability_; }  // total of all generated tokens
 
  private:
@@ -71,6 +73,7 @@ class Choice {
   double log_probability_ = 0;
   std::vector<double> of_prompt_;
   std::vector<inference::PromptAlternatives> prompt_alternatives_;
+  std::vector<int32_t> expert_choices_;
   // Bytes from the stream, and bytes of text that can no longer change.
   size_t decoded_ = 0, certain_ = 0;
   Piece new_;

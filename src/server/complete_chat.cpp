@@ -129,10 +129,13 @@ class ChatCompletion {
   Json choice(size_t c, const char* kind, Json::Object said, const Piece& piece,
               Json reason) const {
     const bool probable = request_.logprobs && !(piece.empty() && !reason.is_null());
-    return Json::Object{{"index", static_cast<int64_t>(c)},
-                        {kind, std::move(said)},
-                        {"logprobs", probable ? chat_logprobs(model_, piece.tokens) : Json()},
-                        {"finish_reason", std::move(reason)}};
+    Json::Object choice = {{"index", static_cast<int64_t>(c)},
+                           {kind, std::move(said)},
+                           {"logprobs", probable ? chat_logprobs(model_, piece.tokens) : Json()},
+                           {"finish_reason", std::move(reason)}};
+    if (request_.generation.routed_experts)
+      choice.emplace_back("routed_experts", generation_.choices()[c].routed_experts());
+    return Json(std::move(choice));
   }
 
   Json all_usage() const {

@@ -121,10 +121,13 @@ class Completion {
 
   Json choice(size_t c, size_t index, Piece piece, bool last) {
     const Choice& of = generation_.choices()[c];
-    return Json::Object{{"index", static_cast<int64_t>(index)},
-                        {"text", std::move(piece.text)},
-                        {"logprobs", request_.logprobs ? logprobs_[c].take() : Json()},
-                        {"finish_reason", last ? Json(of.finish_reason()) : Json()}};
+    Json::Object choice = {{"index", static_cast<int64_t>(index)},
+                           {"text", std::move(piece.text)},
+                           {"logprobs", request_.logprobs ? logprobs_[c].take() : Json()},
+                           {"finish_reason", last ? Json(of.finish_reason()) : Json()}};
+    if (request_.generation.routed_experts)
+      choice.emplace_back("routed_experts", of.routed_experts());
+    return Json(std::move(choice));
   }
 
   Json all_usage() const {

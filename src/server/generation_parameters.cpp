@@ -69,6 +69,14 @@ void read_prompt_logprobs(const Parameters& p, const TextModel& model, Generatio
   g.prompt_logprobs.reset();  // in a stream, 0 means none, as in vLLM
 }
 
+void read_routed_experts(const Parameters& p, const TextModel& model, GenerationParameters& g) {
+  constexpr const char* kName = "return_routed_experts";
+  g.routed_experts = p.boolean(kName).value_or(false);
+  if (!g.routed_experts) return;
+  if (!model.facts().experts) p.fail(kName, "is true, but the model has no layer with experts");
+  if (g.stream) p.fail(kName, "cannot be streamed; leave out stream or return_routed_experts");
+}
+
 void read_stream(const Parameters& p, GenerationParameters& g) {
   g.stream = p.boolean("stream").value_or(false);
   const std::optional<Parameters> options = p.object("stream_options");
@@ -133,6 +141,7 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   g.grammar = read_form(p, model);
   read_stream(p, g);
   read_prompt_logprobs(p, model, g);
+  read_routed_experts(p, model, g);
   p.refuse({"guided_grammar",
             "bad_words",
             "allowed_token_ids",

@@ -23,6 +23,7 @@ struct GenerationParameters {
   std::vector<int32_t> stop_tokens;
   SharedGrammar grammar;  // constrains the text; may be null
   bool ignore_eos = false, stream = false, include_usage = false;
+  bool routed_experts = false;  // return_routed_experts
 
   // seed: most texts of a request that gives none.
   inference::SamplingOptions sampling(uint64_t seed_of_request) const;
@@ -64,5 +65,6 @@ constexpr int64_t kMaxTexts = 128;  // per request
 // Most entries in an answer, including alternatives.
 constexpr int64_t kMaxPromptLogprobs = 1 << 20;
 constexpr int64_t kMaxLogprobs = 20;  // most alternatives per token
+constexpr int64_t kMaxRoutedExperts = 1 << 22;  // most experts in an answer
 
 }  // namespace megatron::server

@@ -44,6 +44,15 @@ constexpr std::array kPresets = {
            "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
            "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
            "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
+    // llama-160m with latent attention in DeepSeek-V3's form: query compression, rotated parts half
+    // as wide as the others.
+    Preset{"mla-160m",
+           "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 32000 "
+           "--ffn-hidden-size 3072 --multi-latent-attention --q-lora-rank 384 --kv-lora-rank 256 "
+           "--qk-head-dim 64 --qk-pos-emb-head-dim 32 --v-head-dim 64 --rope-type rope "
+           "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+           "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
     Preset{"llama-1b",
            "--num-layers 16 --hidden-size 2048 --num-attention-heads 32 --vocab-size 128256 "
            "--ffn-hidden-size 8192 --group-query-attention --num-query-groups 8 "

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "models/decoder/definition_parts.h"
 #include "models/decoder/mixers/all.h"
 
@@ -64,7 +66,10 @@ ExpertFacts expert_facts(const nn::MoeConfig& moe, const DecoderValue& v) {
                     .latent = moe.latent,
                     .shared_width = moe.shared_ffn,
                     .shared_gate = moe.shared_gate};
-  for (const LayerValue& layer : v.layers) facts.layers.push_back(layer.moe() != nullptr);
+  for (const LayerValue& layer : v.layers) {
+    facts.layers.push_back(layer.moe() != nullptr);
+    if (layer.moe() != nullptr) facts.chosen = std::max(facts.chosen, layer.moe()->choices);
+  }
   return facts;
 }
 

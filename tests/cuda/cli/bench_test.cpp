@@ -59,7 +59,8 @@ TEST(CudaBench, StepSaysWhatComputedIt) {
       << cpu.out << cpu.err;
 }
 
-// The steps complete, and the later measurements run out of memory: the speed is still printed.
+// The steps complete, and the later measurements run out of memory: the speed is still printed. How
+// many allocations the steps need varies a little between runs.
 TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
   const Workplace place;
   const auto run = [&](int allocations) {
@@ -74,10 +75,15 @@ TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
     const int middle = (least + most) / 2;
     (has(run(middle).out, "iteration      3/3") ? most : least) = middle;
   }
-  const Outcome r = run(most);
-  EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.out, " tokens/s, ")) << r.out;
-  EXPECT_TRUE(has(r.err, "after them it could not be measured: ")) << r.err;
+  bool failed_later = false;
+  for (int allocations = most; !failed_later && allocations < most + 16; ++allocations) {
+    const Outcome r = run(allocations);
+    if (!has(r.out, "iteration      3/3")) continue;
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_TRUE(has(r.out, " tokens/s, ")) << r.out;
+    failed_later = has(r.err, "after them it could not be measured: ");
+  }
+  EXPECT_TRUE(failed_later);
 }
 
 TEST(CudaBench, KernelsOfAStepAreMeasuredWithoutIt) {

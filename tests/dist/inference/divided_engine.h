@@ -58,6 +58,7 @@ inline void take(std::vector<RequestUpdate> updates, Results& results) {
     Generation& g = results[update.id];
     std::ranges::copy(update.prompt_log_probabilities,
                       std::back_inserter(g.prompt_log_probabilities));
+    std::ranges::copy(update.expert_choices, std::back_inserter(g.expert_choices));
     for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
     if (update.finish) g.finish = *update.finish;
   }
@@ -99,6 +100,7 @@ inline void expect_near(const std::vector<Generation>& found,
     const Generation &f = found[i], &e = expected[i];
     EXPECT_EQ(tokens_of(f), tokens_of(e)) << "request " << i;
     EXPECT_EQ(f.finish, e.finish);
+    EXPECT_EQ(f.expert_choices, e.expert_choices) << "request " << i;
     ASSERT_EQ(f.prompt_log_probabilities.size(), e.prompt_log_probabilities.size());
     for (size_t t = 0; t < e.prompt_log_probabilities.size(); ++t)
       compare(f.prompt_log_probabilities[t], e.prompt_log_probabilities[t]);

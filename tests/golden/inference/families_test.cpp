@@ -1,4 +1,5 @@
 // Generation with every family, and with models whose attention uses windows.
+#include "golden/inference/bits.h"
 #include "golden/inference/losses.h"
 #include "inference/engine.h"
 #include "unit/models/family_models.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "golden/server/support.h"
+#include "inference/expert_choices.h"
 #include "server/chat_request.h"
 #include "tokenizers/base64.h"
 
@@ -447,6 +448,37 @@ TEST_F(Answers, MegatronsOwnEndpoint) {
   EXPECT_EQ(segments[0], Json("H"));
   ASSERT_GE(logprobs.size(), 4u);
   EXPECT_EQ(logprobs[0].as_number(), own.prompt_log_probabilities[0]);
+}
+
+// Layer 0 is dense. Byte 0 ends a text.
+TEST(RoutedExperts, AreThoseOfTheEngine) {
+  models::ModelFlags flags = gpt2_shape(3, 16, 2, 256, kServedPositions);
+  flags.moe.num_experts = 4;
+  flags.moe.topk = 2;
+  flags.moe.layer_freq = "[0,1,1]";
+  const ServedModel served(served_options(), kChatTemplate, flags);
+  const std::string more = R"("max_tokens": 5, "temperature": 0, "return_routed_experts": true})";
+  const Json answer = served.get("/v1/completions", R"({"prompt": "Hello", )" + more);
+  const Json choice = answer["choices"].as_array()[0];
+  inference::Request request{.prompt = {'H', 'e', 'l', 'l', 'o'},
+                             .max_tokens = 5,
+                             .sampling = {.temperature = 0},
+                             .end_tokens = {0},
+                             .expert_choices = true};
+  RandomModel same(flags, DType::f32, 1);
+  const auto own =
+      inference::generate(same.model, same.runtime, {&request, 1}, {.vocabulary = 256})[0];
+  ASSERT_EQ(own.expert_choices.size(), (4 + own.tokens.size()) * 4);
+  EXPECT_EQ(choice["routed_experts"],
+            inference::expert_choices_json(own.expert_choices, *same.model.model()->facts().experts));
+  const Json chat = served.get("/v1/chat/completions",
+                               R"({"messages": [{"role": "user", "content": "x"}], )" + more);
+  EXPECT_GE(chat["choices"].as_array()[0]["routed_experts"].as_array().size(), 6u);
+  const httplib::Result streamed =
+      served.post("/v1/completions", R"({"prompt": "Hello", "stream": true, )" + more);
+  ASSERT_TRUE(streamed);
+  EXPECT_EQ(streamed->status, 400);
+  EXPECT_NE(streamed->body.find("return_routed_experts"), std::string::npos) << streamed->body;
 }
 
 }  // namespace

@@ -87,6 +87,8 @@ TEST_F(Errors, FieldsOfCompletions) {
        {R"("prompt_logprobs": -1)", "prompt_logprobs"},
        {R"("prompt_logprobs": true)", "prompt_logprobs"},
        {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
+       {R"("return_routed_experts": 1)", "return_routed_experts"},
+       {R"("return_routed_experts": true)", "return_routed_experts"},
        {R"("guided_json": {"type": 3})", "guided_json"}},
       "}");
   refused(path, R"({"prompt": )",

@@ -23,13 +23,15 @@ inline constexpr const char* kChatTemplate =
     "{% if add_generation_prompt %}a:{% if think %}<think></think>{% endif %}{% endif %}";
 
 inline server::TextModel served_text_model(const std::string& chat_template = kChatTemplate,
-                                           int64_t positions = kServedPositions) {
+                                           int64_t positions = kServedPositions,
+                                           models::ModelFacts facts = {}) {
   server::TextModel::Parts parts{
       .name = "tiny",
       .tokenizer = tokenizers::Tokenizer(tokenizers::make_byte_codec(256)),
       .end_tokens = {0},
       .context = positions,
-      .created = 1};
+      .created = 1,
+      .facts = std::move(facts)};
   if (!chat_template.empty()) parts.chat.set_template(chat_template, "test");
   return server::TextModel(std::move(parts));
 }
@@ -52,7 +54,9 @@ class ServedModel {
   explicit ServedModel(const server::ServerOptions& options = served_options(),
                        const std::string& chat_template = kChatTemplate,
                        const std::optional<models::ModelFlags>& shape = {})
-      : text(served_text_model(chat_template, options.engine.max_length)),
+      : text(served_text_model(
+            chat_template, options.engine.max_length,
+            shape ? models::model_from_flags(*shape, 0)->facts() : models::ModelFacts())),
         model(shape ? *shape : gpt2_shape(1, 16, 2, 256, options.engine.max_length), DType::f32,
               1) {
     log::set_level(log::Level::error);
