@@ -39,7 +39,7 @@ double GenerateMeasures::share_of_experts(int64_t tokens) const {
 
 // Bytes that a decode pass of `sequences` sequences reads: every weight except the position table,
 // the embedding unless it serves as output weights, and experts without tokens; and one sequence's
-// keys and values of the previous tokens.
+// keys and values of the previous tokens, and its slots.
 double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) const {
   const std::vector<plan::ParameterCount> counts = plan::count_parameters(*stage_);
   const bool untied =
@@ -52,12 +52,15 @@ double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) co
     if (placed->parameter.name.find(".experts.") != std::string::npos)
       left_out += static_cast<double>(placed->parameter.value.elements()) *
                   (1 - share_of_experts(sequences));
-  double cache = 0;  // elements per token
-  for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
+  double cache = 0, slots = 0;  // elements per token; bytes
+  for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches())) {
     cache += static_cast<double>(group.token_elements);
+    slots += static_cast<double>(group.slot_bytes);
+  }
   const DType type = stage_->parameters()[0]->parameter.value.dtype();
   return static_cast<double>(size_of(type)) *
-         (static_cast<double>(weights) - left_out + cache * position);
+             (static_cast<double>(weights) - left_out + cache * position) +
+         slots;
 }
 
 std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
