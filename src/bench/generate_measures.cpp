@@ -54,12 +54,15 @@ double GenerateMeasures::weights_of_a_pass(int64_t sequences) const {
   return static_cast<double>(weights) - left_out;
 }
 
-// Elements that the cache holds per token.
-double GenerateMeasures::cached_elements() const {
-  double elements = 0;
+// Bytes of a sequence of `position` tokens that a pass reads from the cache: keys and values or
+// latents of all tokens, and slots.
+double GenerateMeasures::cached_bytes(double position) const {
+  const auto element = static_cast<double>(size_of(stage_->parameters()[0]->parameter.value.dtype()));
+  double bytes = 0;
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
-    elements += static_cast<double>(group.token_elements);
-  return elements;
+    bytes += position * element * static_cast<double>(group.token_elements) +
+             static_cast<double>(group.slot_bytes);
+  return bytes;
 }
 
 // FLOPs of the scores of one query and of the weighted sums of values, over `position` tokens in
@@ -129,8 +132,8 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
   const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
   const DType type = stage_->parameters()[0]->parameter.value.dtype();
   const auto n = static_cast<double>(sequences);
-  const double bytes = static_cast<double>(size_of(type)) *
-                       (weights_of_a_pass(sequences) + n * cached_elements() * middle);
+  const double bytes = static_cast<double>(size_of(type)) * weights_of_a_pass(sequences) +
+                       n * cached_bytes(middle);
   const double flops = n * (2 * weights_of_a_pass(1) + attention_flops(middle));
   const double floor = std::max(bytes / bandwidth, flops / peak_);
   const double rate = static_cast<double>(sequences) / token;

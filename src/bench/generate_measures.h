@@ -43,7 +43,7 @@ class GenerateMeasures {
   double forward_seconds(int64_t length);
   double share_of_experts(int64_t tokens) const;
   double weights_of_a_pass(int64_t sequences) const;
-  double cached_elements() const;
+  double cached_bytes(double position) const;
   double attention_flops(double position) const;
 
   Runtime& runtime_;

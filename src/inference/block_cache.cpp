@@ -57,20 +57,28 @@ uint64_t BlockCache::intern(uint64_t parent, std::span<const int32_t> tokens) {
   const uint64_t id = ++last_content_;
   contents_[id] = {.parent = parent, .tokens = {tokens.begin(), tokens.end()}};
   by_tokens_.emplace(key_of(parent, tokens), id);
+  if ((parent & kRoot) == 0) use(parent);
   return id;
+}
+
+// A content that is no longer used ends its use of its parent.
+void BlockCache::end_use(uint64_t content) {
+  while ((content & kRoot) == 0) {
+    const auto at = contents_.find(content);
+    if (--at->second.uses > 0) return;
+    const uint64_t parent = at->second.parent;
+    auto [begin, end] = by_tokens_.equal_range(key_of(parent, at->second.tokens));
+    by_tokens_.erase(std::find_if(begin, end, [&](const auto& e) { return e.second == content; }));
+    contents_.erase(at);
+    content = parent;
+  }
 }
 
 // Makes the page's tokens unfindable.
 void BlockCache::drop(Group& group, Page& page) {
   if (page.content == 0) return;
   group.of_content.erase(page.content);
-  const auto at = contents_.find(page.content);
-  if (--at->second.pages == 0) {
-    auto [begin, end] = by_tokens_.equal_range(key_of(at->second.parent, at->second.tokens));
-    by_tokens_.erase(
-        std::find_if(begin, end, [&](const auto& e) { return e.second == at->first; }));
-    contents_.erase(at);
-  }
+  end_use(page.content);
   page.content = 0;
 }
 
@@ -132,6 +140,7 @@ std::vector<uint64_t> BlockCache::prefix(std::span<const int32_t> tokens, int64_
 int64_t BlockCache::share(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t most) {
   MG_ASSERT(blocks.contents.empty());
   blocks.contents = prefix(tokens, most, blocks.root);
+  if (!blocks.contents.empty()) use(blocks.contents.back());
   blocks.pages.assign(groups_.size(), {});
   const int64_t shared = std::ssize(blocks.contents) * options_.block_size;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -180,23 +189,25 @@ void BlockCache::keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, i
       const size_t j = blocks.contents.size();
       const uint64_t parent = j == 0 ? kRoot | blocks.root : blocks.contents.back();
       const uint64_t content = intern(parent, tokens.subspan(j * size, size));
+      use(content);
+      if (j > 0) end_use(parent);
       blocks.contents.push_back(content);
       for (size_t g = 0; g < groups_.size(); ++g) {
         const int32_t number = blocks.pages[g][j];
         if (number < 0 || !groups_[g].of_content.emplace(content, number).second) continue;
         groups_[g].pages[static_cast<size_t>(number)].content = content;
-        ++contents_.at(content).pages;
+        use(content);
       }
     }
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::vector<int32_t>& pages = blocks.pages[g];
-    for (int64_t j = std::min<int64_t>(lowest_block(g, length), std::ssize(pages)) - 1; j >= 0;
-         --j) {
-      int32_t& page = pages[static_cast<size_t>(j)];
-      if (page < 0) break;
-      remove_owner(groups_[g], page);
-      page = SequenceBlocks::kLeftBehind;
+    const auto end = pages.begin() + std::min<int64_t>(lowest_block(g, length), std::ssize(pages));
+    auto page = end;
+    while (page != pages.begin() && page[-1] >= 0) --page;
+    for (; page != end; ++page) {
+      remove_owner(groups_[g], *page);
+      *page = SequenceBlocks::kLeftBehind;
     }
   }
 }
@@ -208,6 +219,7 @@ void BlockCache::release(SequenceBlocks& blocks) {
     for (auto page = pages.rbegin(); page != pages.rend(); ++page)
       if (*page >= 0) remove_owner(groups_[g], *page);
   }
+  if (!blocks.contents.empty()) end_use(blocks.contents.back());
   blocks.pages.clear();
   blocks.contents.clear();
 }

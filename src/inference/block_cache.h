@@ -1,4 +1,5 @@
-// Assigns the pages of the key-value cache (nn/sequence_state.h) to the tokens of sequences.
+// Assigns the pages and slots of the key-value cache (nn/sequence_state.h) to the tokens of
+// sequences. A slot is a page here, of a group whose window is two tokens.
 #pragma once
 
 #include <cstdint>
@@ -74,17 +75,20 @@ class BlockCache {
     std::list<int32_t> idle;  // pages without content first, then in order of release
     std::unordered_map<uint64_t, int32_t> of_content;
   };
-  // Identifies a block by its tokens and what precedes them: another content, or a root.
+  // Identifies a block by its tokens and what precedes them: another content, or a root. It is
+  // kept while a page holds it, a later content follows it or a sequence has it as its last.
   struct Content {
     uint64_t parent = 0;
     std::vector<int32_t> tokens;
-    int64_t pages = 0;  // pages that hold this content
+    int64_t uses = 0;  // number of these
   };
 
   using Key = uint64_t;  // hash of the parent and the tokens
   static Key key_of(uint64_t parent, std::span<const int32_t> tokens);
   uint64_t find(uint64_t parent, std::span<const int32_t> tokens) const;  // 0 if not found
   uint64_t intern(uint64_t parent, std::span<const int32_t> tokens);
+  void use(uint64_t content) { ++contents_.at(content).uses; }
+  void end_use(uint64_t content);
   void drop(Group& group, Page& page);
   int32_t take(Group& group);
   void own(Group& group, int32_t page);

@@ -15,16 +15,25 @@ namespace {
 
 constexpr int64_t kWithoutLimit = std::numeric_limits<int64_t>::max();
 
-// Returns the pages for `blocks` blocks of every group; groups with windows never need more than
-// all requests hold at once.
+// Number of slots that all requests need at once: the one that each read last, and in a pass one
+// for every block that it reads a part of. With prefix caching there are as many again for
+// snapshots.
+int64_t slots_of(const EngineOptions& options) {
+  const int64_t needed =
+      2 * options.max_requests + ceil_div(options.max_tokens, options.block_size);
+  return options.prefix_caching ? 2 * needed : needed;
+}
+
+// Returns the pages for `blocks` blocks of every group; groups with windows or slots never need
+// more than all requests hold at once.
 std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t blocks,
                               const EngineOptions& options) {
   const bool bounded =
       std::ranges::any_of(groups, [](const nn::CacheGroup& g) { return g.window == 0; });
   std::vector<int64_t> pages;
   for (const nn::CacheGroup& group : groups) {
-    int64_t most = kWithoutLimit;
-    if (bounded && group.window > 0) {
+    int64_t most = group.slots ? slots_of(options) : kWithoutLimit;
+    if (bounded && group.window > 0 && !group.slots) {
       const int64_t seen = group.window + options.max_tokens;
       most = options.max_requests * (ceil_div(seen, options.block_size) + 1);
     }
@@ -80,14 +89,14 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
   for (const nn::CacheGroup& group : groups) shape.blocks.windows.push_back(group.window);
   for (const nn::CacheGroup& own : nn::cache_groups(shape.state.layers)) {
-    const auto at = std::ranges::find(shape.blocks.windows, own.window);
-    shape.groups.push_back(static_cast<size_t>(at - shape.blocks.windows.begin()));
+    const auto at = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(own); });
+    shape.groups.push_back(static_cast<size_t>(at - groups.begin()));
   }
   const auto with = [&](int64_t blocks) {
     shape.blocks.pages = pages_of(groups, blocks, options);
     shape.state.pages.clear();
     for (const size_t group : shape.groups) shape.state.pages.push_back(shape.blocks.pages[group]);
-    return shape.state.elements() * size_of(type);
+    return shape.state.bytes(type);
   };
   const int64_t of_one = ceil_div(length, options.block_size);
   const int64_t most = options.max_requests * of_one;
@@ -101,10 +110,11 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   std::array<double, 2> largest = {-static_cast<double>(blocks), static_cast<double>(with(of_one))};
   if (ranks.all != nullptr) comm::largest(*ranks.all, runtime.stream(), largest, "engine.pages");
   blocks = static_cast<int64_t>(-largest[0]);
-  MG_CHECK(blocks >= of_one || groups.empty(),
-           "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of one "
-           "sequence of {} tokens need {:.3f}; raise it, or lower --inference-max-seq-length",
-           static_cast<double>(budget) * 1e-9, length, largest[1] * 1e-9);
+  MG_CHECK(
+      blocks >= of_one || groups.empty(),
+      "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the cache of one sequence of "
+      "{} tokens needs {:.3f}; raise it, or lower --inference-max-seq-length",
+      static_cast<double>(budget) * 1e-9, length, largest[1] * 1e-9);
   with(blocks);
   return shape;
 }

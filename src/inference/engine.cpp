@@ -174,7 +174,7 @@ CacheUse Engine::cache_use() const {
   return {.blocks = cache_.pages(),
           .used = cache_.used(),
           .found = cache_.found(),
-          .bytes = shape_.state.elements() * size_of(type_of(stage_))};
+          .bytes = shape_.state.bytes(type_of(stage_))};
 }
 
 int64_t Engine::cached_tokens(std::span<const int32_t> prompt, uint64_t adapter) const {

@@ -20,10 +20,10 @@ struct Continuation {
   struct Call {
     int64_t first = 0;
     Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
-    Tensor block_table;  // i32 [B,blocks]: pages of each sequence
+    Tensor block_table;  // i32 [B,blocks]: pages, or slots, of each sequence
     Tensor own_pages;    // i32 [B,blocks]: 0, 1, 2, ...; only if a layer needs it
   };
-  // State of the layers that share one window (SequenceState::groups).
+  // State of the layers that share one window, or have slots (SequenceState::groups).
   struct Group {
     Tensor rows;  // i32 [T]: row, over all pages, for each token's keys and values
     std::vector<Call> calls;

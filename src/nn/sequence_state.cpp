@@ -9,30 +9,49 @@
 
 namespace megatron::nn {
 
+int64_t LayerCache::slot_bytes() const {
+  int64_t bytes = 0;
+  for (const SlotTensor& tensor : slot) bytes += tensor.shape.elements() * size_of(tensor.type);
+  return bytes;
+}
+
 std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers) {
   std::vector<CacheGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerCache& layer = layers[i];
-    if (layer.token_elements() == 0) continue;
-    auto group = std::ranges::find(groups, layer.window, &CacheGroup::window);
-    if (group == groups.end()) {
-      groups.push_back({.window = layer.window, .layers = {}});
-      group = groups.end() - 1;
-    }
+    const bool slots = !layer.slot.empty();
+    if (layer.token_elements() == 0 && !slots) continue;
+    MG_ASSERT(!slots || layer.token_elements() == 0);
+    const CacheGroup own{
+        .window = slots ? CacheGroup::kSlotWindow : layer.window, .slots = slots, .layers = {}};
+    auto group = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(own); });
+    if (group == groups.end()) group = groups.insert(group, own);
     group->layers.push_back(static_cast<int64_t>(i));
     group->token_elements += layer.token_elements();
+    group->slot_bytes += layer.slot_bytes();
   }
   return groups;
 }
 
-int64_t SequenceStateShape::elements() const {
+int64_t SequenceStateShape::bytes(DType type) const {
   const std::vector<CacheGroup> groups = cache_groups(layers);
   MG_ASSERT(pages.size() == groups.size());
-  int64_t elements = 0;
+  int64_t bytes = 0;
   for (size_t g = 0; g < groups.size(); ++g)
-    elements += pages[g] * block_size * groups[g].token_elements;
-  return elements;
+    bytes +=
+        pages[g] * (block_size * groups[g].token_elements * size_of(type) + groups[g].slot_bytes);
+  return bytes;
 }
+
+namespace {
+
+Shape with_slots(const Shape& shape, int64_t slots) {
+  std::vector<int64_t> sizes = {slots};
+  for (int d = 0; d < shape.rank(); ++d) sizes.push_back(shape[d]);
+  return Shape(std::span<const int64_t>(sizes));
+}
+
+}  // namespace
 
 SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtime& runtime)
     : shape_(shape),
@@ -40,31 +59,39 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
       groups_(cache_groups(shape.layers)),
       group_of_(shape.layers.size()),
       keys_(shape.layers.size()),
-      values_(shape.layers.size()) {
+      values_(shape.layers.size()),
+      slots_(shape.layers.size()) {
   MG_ASSERT(shape.block_size > 0 && shape.block_size % kernels::kPageKeys == 0);
-  const double bytes = static_cast<double>(shape.elements()) * static_cast<double>(size_of(type));
+  const auto bytes = static_cast<double>(shape.bytes(type));
   MG_CHECK(!runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
            "the KV cache needs {:.1f} GB, but this process has {}; lower "
            "--inference-dynamic-batching-buffer-size-gb or "
            "--inference-dynamic-batching-max-requests, or use --bf16",
            bytes * 1e-9, available_memory_text());
-  const auto zeros = [&](int64_t heads, int64_t size, int64_t pages, std::string_view label) {
-    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
-                             {pages, heads, shape.block_size, size}, type, label);
+  const auto zeros = [&](const Shape& sizes, DType of, std::string_view label) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), sizes, of, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
-    return t.transpose(1, 2);  // what attention reads for one head is contiguous
+    return t;
+  };
+  const auto paged = [&](int64_t heads, int64_t size, int64_t pages, std::string_view label) {
+    // What attention reads for one head is contiguous.
+    return zeros({pages, heads, shape.block_size, size}, type, label).transpose(1, 2);
   };
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const int64_t layer : groups_[g].layers) {
       const auto i = static_cast<size_t>(layer);
       group_of_[i] = g;
       const LayerCache& cache = shape.layers[i];
+      for (const SlotTensor& tensor : cache.slot)
+        slots_[i].push_back(
+            zeros(with_slots(tensor.shape, shape.pages[g]), tensor.type, "sequence_state.slots"));
+      if (!cache.slot.empty()) continue;
       if (cache.latent > 0) {
-        keys_[i] = zeros(1, cache.latent, shape.pages[g], "sequence_state.latents");
+        keys_[i] = paged(1, cache.latent, shape.pages[g], "sequence_state.latents");
         continue;
       }
-      keys_[i] = zeros(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.keys");
-      values_[i] = zeros(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.values");
+      keys_[i] = paged(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.keys");
+      values_[i] = paged(cache.kv_heads, cache.head_size, shape.pages[g], "sequence_state.values");
     }
   }
 }

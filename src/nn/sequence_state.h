@@ -1,5 +1,6 @@
 // State of a model that reads sequences in pieces: keys and values of every attention layer, in
-// pages (a paged "KV cache"; Kwon et al. 2023). The ownership of pages is managed elsewhere.
+// pages (a paged "KV cache"; Kwon et al. 2023), and states of fixed size, in slots. The ownership
+// of pages and slots is managed elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,44 @@
 
 namespace megatron::nn {
 
-// Cache of one layer: keys and values of heads, or a latent from which they are computed
-// (nn/latent_attention.h). A layer with neither caches nothing.
+// A tensor of a state of fixed size.
+struct SlotTensor {
+  Shape shape;
+  DType type;
+};
+
+// Cache of one layer: in pages, elements of every token, which are keys and values of heads or a
+// latent from which they are computed (nn/latent_attention.h); or in slots, a state that each token
+// replaces, such as a sum over all tokens so far. A layer with none of these caches nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
   int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
   int64_t latent = 0;  // width of a latent, with the rotary key
+  std::vector<SlotTensor> slot;  // the state of one sequence
 
   int64_t token_elements() const { return latent > 0 ? latent : 2 * kv_heads * head_size; }
+  int64_t slot_bytes() const;
 };
 
-// The layers of one window. They hold the same tokens, so one page number identifies a page in each
-// of them.
+// The layers of one window, or those with slots. They hold the same tokens, so one number
+// identifies a page or a slot in each of them.
+//
+// A slot takes the place of a page: that of block j holds the state after the last token of the
+// block that has been read. The next token needs only the state after the token before it, so slots
+// have a window of two tokens.
 struct CacheGroup {
+  static constexpr int64_t kSlotWindow = 2;
+
   int64_t window = 0;
+  bool slots = false;
   std::vector<int64_t> layers;
-  int64_t token_elements = 0;  // elements of one token, over all of them
+  int64_t token_elements = 0;  // pages: elements of one token, over all layers
+  int64_t slot_bytes = 0;      // slots: bytes of one, over all layers
+
+  // True if the layers of both belong together.
+  bool matches(const CacheGroup& other) const {
+    return slots == other.slots && window == other.window;
+  }
 };
 // In the order of their first layers; layers that keep nothing are in no group.
 std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers);
@@ -43,13 +66,13 @@ struct SequenceStateShape {
   // product that gives keys and values is always plain.
   bool absorbed = false;
 
-  int64_t elements() const;  // total over all pages
+  int64_t bytes(DType type) const;  // total over all pages, of that type, and slots
 };
 
 // New tokens [begin, begin + count) of one sequence. tables[g][j] is the page of group g that holds
-// tokens [j P, (j + 1) P), P the block size; it may be anything, or negative, for a page that no
-// token sees any more. Padding has begin -1, count 1 and no tables: its token sees nothing and is
-// stored nowhere.
+// tokens [j P, (j + 1) P), P the block size, or the slot with the state after them; it may be
+// anything, or negative, for one that no token needs any more. Padding has begin -1, count 1 and no
+// tables: its token sees nothing and is stored nowhere.
 struct SequencePart {
   int64_t begin = 0, count = 0;
   std::vector<std::span<const int32_t>> tables;
@@ -59,6 +82,11 @@ struct SequencePart {
 // concatenated without padding, as one sequence of the batch. Attention stores their keys and
 // values in their pages and attends to all tokens up to each query's index; the logits have the
 // same bits as one forward pass over the whole sequence.
+//
+// A layer with slots reads the state before the token at index q of a sequence from the slot of
+// block (q - 1) / P, or starts anew at q = 0, and writes the state after it to that of block q / P.
+// At the end of a block the sequence thus moves on to another slot, and the one behind stays as a
+// snapshot, from which other sequences with the same prefix continue.
 class SequenceState {
  public:
   // Throws Error naming bytes and what to change if memory does not suffice.
@@ -81,6 +109,10 @@ class SequenceState {
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
   // [pages, block size, 1, latent], for a layer that keeps latents.
   const Tensor& latents(int64_t layer) const { return keys(layer); }
+  // [slots, ...], for a layer with slots: tensor `index` of LayerCache::slot.
+  const Tensor& slots(int64_t layer, size_t index = 0) const {
+    return slots_[static_cast<size_t>(layer)][index];
+  }
   const Continuation::Group& group(const Continuation& at, int64_t layer) const {
     return at.groups[group_of_[static_cast<size_t>(layer)]];
   }
@@ -100,6 +132,7 @@ class SequenceState {
   std::vector<CacheGroup> groups_;
   std::vector<size_t> group_of_;  // by layer
   std::vector<Tensor> keys_, values_;
+  std::vector<std::vector<Tensor>> slots_;
 };
 
 // The tokens of a call from x [1,T,N,D], arranged by sequence: [B,S,N,D].

@@ -3,9 +3,12 @@
   <!-- in: PATH, after: TEXT -->      its lines go behind the one line that holds TEXT (before: in front of it;
                                       instead of: in its place)
   <!-- from: PATH -->                 the file holds the block already, but for white space
+
+adding_examples.py FOLDER PATH... writes new files, as the page has them, below FOLDER.
 """
 
 import re
+import sys
 import textwrap
 from pathlib import Path
 
@@ -55,3 +58,10 @@ def examples(document=None):
     if len(found) != len(FENCE.findall(document)):
         raise ValueError("a block of C++ says neither new, in nor from")
     return found
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[2:]:
+        (example,) = [e for e in examples() if e.kind == "new" and e.path == wanted]
+        (Path(sys.argv[1]) / wanted).unlink(missing_ok=True)
+        example.apply(Path(sys.argv[1]))

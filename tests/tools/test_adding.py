@@ -28,6 +28,34 @@ SANDWICH = {
     "rope_theta": 10000.0,
     "vocab_size": 64,
 }
+PART = {
+    "ffn-hidden-size": 48,
+    "activation": "silu",
+    "gated": True,
+    "mlp-bias": False,
+    "normalization": "RMSNorm",
+    "norm-epsilon": 1e-5,
+}
+ATTENTION = {
+    "num-attention-heads": 4,
+    "num-query-groups": 2,
+    "kv-channels": 8,
+    "qkv-bias": False,
+    "attention-output-bias": False,
+}
+SUMMING = {  # the made-up mixer below a layer with attention
+    "model_type": "megatron",
+    "initializer_range": 0.3,
+    "model": {
+        "num-layers": 2,
+        "vocab-size": 64,
+        "hidden-size": 32,
+        "max-position-embeddings": 128,
+        "untied": False,
+        "layers": [{"mixer": "decaying-sum", "decay": 0.8} | PART, ATTENTION | PART],
+        "final-norm": {"normalization": "RMSNorm", "norm-epsilon": 1e-5},
+    },
+}
 TRAIN = "--seq-length 32 --micro-batch-size 2 --global-batch-size 2 --lr 1e-3 --lr-decay-style constant --mock-data"
 
 
@@ -115,16 +143,41 @@ def build_and_run(folder):
     for word in ("kernels", "gradients"):
         assert word in output, output
     run(build / "tests/unit_ops", "--gtest_filter=Gradient.*", folder=tree)
-    # A model of the family that they add is trained, saved under its name, and resumed.
-    model, saved = Path(folder) / "model", Path(folder) / "saved"
+    train(program, Path(folder), SANDWICH)
+    generate(program, train(program, Path(folder), SUMMING))
+
+
+def train(program, folder, config):
+    """Trains a model, saves it under its name and resumes; returns the last checkpoint."""
+    model, saved = folder / "model", folder / "saved"
     shutil.rmtree(saved, ignore_errors=True)
     model.mkdir(exist_ok=True)
-    (model / "config.json").write_text(json.dumps(SANDWICH))
+    (model / "config.json").write_text(json.dumps(config))
     for steps, longer in ((2, ""), (4, "--extend-to-iters 4")):
         flags = f"--train-iters 2 {longer} {TRAIN}"
-        print(run(program, "train", "--model", model, *flags.split(), "--save", saved, "--load", saved, folder=tree))
-        config = json.loads((saved / f"iter_{steps:07}" / "config.json").read_text())
-        assert config["model_type"] == "sandwich", config
+        print(run(program, "train", "--model", model, *flags.split(), "--save", saved, "--load", saved, folder=folder))
+        checkpoint = saved / f"iter_{steps:07}"
+        saved_config = json.loads((checkpoint / "config.json").read_text())
+        assert saved_config["model_type"] == config["model_type"], saved_config
+        assert saved_config.get("model") == config.get("model"), saved_config
+    return checkpoint
+
+
+def generate(program, model):
+    """Texts are the same however their prompts are read, and whatever they share."""
+    start = " ".join(str(i * 7 % 64) for i in range(70))
+    prompts = [f"{start} {i} {i + 1}" for i in range(4)]
+    texts = []
+    for flags in (
+        "--inference-dynamic-batching-max-requests 4",
+        "--inference-dynamic-batching-max-requests 1 --inference-dynamic-batching-block-size 32",
+        "--inference-dynamic-batching-max-tokens 5 --no-inference-dynamic-batching-prefix-caching",
+    ):
+        output = model / "texts.jsonl"
+        run(program, "generate", "--load", model, "--tokenizer-type", "NullTokenizer", "--prompt",
+            *prompts, "--max-tokens", 20, "--logprobs", 1, "--output", output, *flags.split(), folder=model)
+        texts.append(output.read_text())
+    assert len(texts[0].splitlines()) == 4 and texts.count(texts[0]) == 3, texts
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/adapters/adapter_rules.h"
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 #include "models/decoder/model.h"
 
@@ -91,8 +92,6 @@ class DecoderDefinition final : public ModelDefinition,
             .name;
     return tensor.substr(0, tensor.rfind('.')) == name.substr(0, name.rfind('.'));
   }
-  double forward_flops(const LayerValue& layer, int64_t length) const;
-
   const DecoderValue v_;
   const DecoderFamily& family_;
   const ConfigForm form_;
@@ -100,31 +99,15 @@ class DecoderDefinition final : public ModelDefinition,
   nn::AdapterRules rules_;                           // of it
 };
 
-double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length) const {
-  const double t = real(length), h = real(v_.hidden_size);
-  double flops = 0;
-  flops += visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
-    return decltype(kind)::forward_flops(config, v_.hidden_size, length);
-  });
-  const auto of_mlp = [&](const nn::MlpConfig& mlp, double width, double times) {
-    flops += times * 2 * t * width * real(mlp.ffn) * (mlp.gated ? 3 : 2);
-  };
-  if (const auto* mlp = layer.mlp()) of_mlp(*mlp, h, 1);
-  if (const auto* moe = layer.moe()) {
-    flops += 2 * t * h * real(moe->experts + (moe->shared_gate ? 1 : 0));
-    of_mlp(moe->expert, moe->latent > 0 ? real(moe->latent) : h, real(moe->choices));
-    flops += 2 * 2 * t * h * real(moe->latent);
-    of_mlp(moe->shared(), h, 1);
-  }
-  if (std::holds_alternative<LinearConfig>(layer.feed_forward)) flops += 2 * t * h * h;
-  return flops;
-}
-
 double DecoderDefinition::training_flops(int64_t length) const {
   const double h = real(v_.hidden_size);
   double forward =
       2 * real(length) * h * real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
-  for (const LayerValue& layer : v_.layers) forward += forward_flops(layer, length);
+  const auto part_flops = [&](auto kind, const auto& config) {
+    return decltype(kind)::forward_flops(config, v_.hidden_size, length);
+  };
+  for (const LayerValue& layer : v_.layers)
+    forward += visit_part(layer.mixer, part_flops) + visit_part(layer.feed_forward, part_flops);
   return 3 * forward;
 }
 

@@ -1,33 +1,16 @@
-#include <algorithm>
-
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
 namespace {
 
-int64_t count(const nn::MlpConfig& mlp, int64_t width) {
-  const int64_t up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
-  return width * up + mlp.ffn * width + (mlp.bias ? up + width : 0);
-}
-
-int64_t count(const nn::MoeConfig& moe, int64_t h) {
-  const int64_t l = moe.latent;
-  int64_t size =
-      moe.experts * (h + count(moe.expert, l > 0 ? l : h)) + (moe.router_bias ? moe.experts : 0);
-  if (l > 0) size += 2 * h * l + (moe.expert.bias ? h + l : 0);
-  if (moe.shared_ffn > 0) size += count(moe.shared(), h) + (moe.shared_gate ? h : 0);
-  return size;
-}
-
 int64_t count(const LayerValue& layer, int64_t h) {
-  int64_t size = 0, branches = 0;
-  size += visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+  const auto of_part = [&](auto kind, const auto& config) {
     return decltype(kind)::parameters(config, layer.norm, h);
-  });
-  if (const auto* mlp = layer.mlp()) size += count(*mlp, h);
-  if (const auto* moe = layer.moe()) size += count(*moe, h);
-  if (std::holds_alternative<LinearConfig>(layer.feed_forward)) size += h * h;
+  };
+  const int64_t size = visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
+  int64_t branches = 0;
   for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
                           std::holds_alternative<NoOp>(layer.feed_forward)})
     if (!none) ++branches;
@@ -55,24 +38,6 @@ ScoreActivation activation_of(const DecoderValue& v) {
   return number ? ScoreActivation::none : ScoreActivation::sigmoid;
 }
 
-FeedForwardFacts feed_forward_facts(const nn::MlpConfig& mlp) {
-  return {.width = mlp.ffn, .activation = mlp.activation, .gated = mlp.gated, .bias = mlp.bias};
-}
-
-ExpertFacts expert_facts(const nn::MoeConfig& moe, const DecoderValue& v) {
-  ExpertFacts facts{.count = moe.experts,
-                    .chosen = moe.choices,
-                    .each = feed_forward_facts(moe.expert),
-                    .latent = moe.latent,
-                    .shared_width = moe.shared_ffn,
-                    .shared_gate = moe.shared_gate};
-  for (const LayerValue& layer : v.layers) {
-    facts.layers.push_back(layer.moe() != nullptr);
-    if (layer.moe() != nullptr) facts.chosen = std::max(facts.chosen, layer.moe()->choices);
-  }
-  return facts;
-}
-
 }  // namespace
 
 ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
@@ -95,15 +60,16 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .attention_dropout = v.attention_dropout,
       .init_std = v.init_method_std,
   };
+  const auto add_facts = [&](auto kind, const auto& config) {
+    decltype(kind)::add_facts(config, facts);
+  };
   for (const LayerValue& layer : v.layers) {
-    visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
-      if (facts.attention || !decltype(kind)::facts(config)) return;
-      facts.attention = decltype(kind)::facts(config);
-      if (decltype(kind)::rotary(config)) facts.positions = Positions::rotary;
-    });
+    visit_part(layer.mixer, add_facts);
+    visit_part(layer.feed_forward, add_facts);
   }
-  if (const nn::MlpConfig* mlp = v.first_mlp()) facts.feed_forward = feed_forward_facts(*mlp);
-  if (const nn::MoeConfig* moe = v.first_moe()) facts.experts = expert_facts(*moe, v);
+  if (facts.experts)
+    for (const LayerValue& layer : v.layers)
+      facts.experts->layers.push_back(layer.moe() != nullptr);
   return facts;
 }
 

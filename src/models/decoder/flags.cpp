@@ -185,7 +185,7 @@ nn::LatentAttentionConfig latent_attention_of(const ModelFlags& f) {
           .rotary = rotates(f) ? "default" : ""};
 }
 
-LayerValue::Mixer mixer_of(const ModelFlags& f, int64_t hidden) {
+MixerValue mixer_of(const ModelFlags& f, int64_t hidden) {
   if (f.multi_latent_attention) return latent_attention_of(f);
   return attention_of(f, hidden);
 }

@@ -2,59 +2,12 @@
 
 #include <cmath>
 
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
-#include "nn/replicated_linear.h"
 #include "ops/elementwise.h"
 #include "ops/scale.h"
 
 namespace megatron::models {
-namespace {
-
-class MlpSublayer final : public Sublayer {
- public:
-  template <class... Args>
-  explicit MlpSublayer(Args&&... args) : mlp_(std::forward<Args>(args)...) {}
-  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch&, bool) const override {
-    return mlp_(tape, x_TH);
-  }
-
- private:
-  nn::Mlp mlp_;
-};
-
-class MoeSublayer final : public Sublayer {
- public:
-  template <class... Args>
-  explicit MoeSublayer(Args&&... args) : moe_(std::forward<Args>(args)...) {}
-  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool) const override {
-    return moe_(tape, x_TH, batch);
-  }
-  int parts() const override { return moe_.stops() ? 3 : 1; }
-  void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch, bool) const override {
-    if (part == 0) parted.in_flight = moe_.send(tape, parted.x_TH, batch);
-    auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.in_flight);
-    if (part == 1) moe_.compute(tape, tokens);
-    if (part == 2) parted.y_TH = moe_.receive(tape, tokens);
-  }
-
- private:
-  nn::Moe moe_;
-};
-
-class LinearSublayer final : public Sublayer {
- public:
-  LinearSublayer(nn::Builder& builder, const std::string& name, const LayerPlace& place)
-      : linear_(builder, name + ".linear", place.model.hidden_size, place.model.hidden_size, false,
-                matrix_init(place.model)) {}
-  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch&, bool) const override {
-    return linear_(tape, x_TH);
-  }
-
- private:
-  nn::ReplicatedLinear linear_;
-};
-
-}  // namespace
 
 void Sublayer::run_part(int, Tape& tape, Parted& parted, const nn::Batch& batch, bool train) const {
   parted.y_TH = (*this)(tape, parted.x_TH, batch, train);
@@ -104,32 +57,6 @@ const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a)
 
 Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
 
-std::unique_ptr<Sublayer> build_linear(nn::Builder& builder, const std::string& name,
-                                       const LayerPlace& place) {
-  return std::make_unique<LinearSublayer>(builder, name, place);
-}
-
-std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
-                                         const LayerValue::Mixer& value, const LayerPlace& place) {
-  return visit_mixer(value, [&](auto kind, const auto& config) {
-    return decltype(kind)::build(builder, name, config, place);
-  });
-}
-
-std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
-                                         const LayerValue::FeedForward& value,
-                                         const LayerPlace& place) {
-  if (std::holds_alternative<NoOp>(value)) return nullptr;
-  if (std::holds_alternative<LinearConfig>(value)) return build_linear(builder, name, place);
-  if (const auto* moe = std::get_if<nn::MoeConfig>(&value))
-    return std::make_unique<MoeSublayer>(builder, name, place.index, place.model.hidden_size, *moe,
-                                         place.model.router, matrix_init(place.model),
-                                         output_init(place.model), place.seed);
-  return std::make_unique<MlpSublayer>(builder, name, place.model.hidden_size,
-                                       std::get<nn::MlpConfig>(value), matrix_init(place.model),
-                                       output_init(place.model), place.model.mlp_chunks);
-}
-
 template <class Value>
 DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std::string& name,
                                                 const Value& value, const LayerPlace& place,
@@ -140,7 +67,9 @@ DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std:
   const int64_t hidden = place.model.hidden_size;
   if (norm && layer.norm_before)
     branch.norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
-  branch.sublayer = build_sublayer(builder, name, value, place);
+  branch.sublayer = visit_part(value, [&](auto kind, const auto& config) {
+    return decltype(kind)::build(builder, name, config, place);
+  });
   if (layer.norm_after)
     branch.post_norm =
         std::make_unique<nn::AddNorm>(builder, name + "_post_norm", hidden, layer.norm);

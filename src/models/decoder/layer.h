@@ -64,16 +64,6 @@ struct LayerPlace {
   uint64_t seed = 0;                // dropout seed
 };
 
-// Returns null if the value has no such sublayer. Parameters are named "<name>. ...".
-std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
-                                         const LayerValue::Mixer& value, const LayerPlace& place);
-std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
-                                         const LayerValue::FeedForward& value,
-                                         const LayerPlace& place);
-
-std::unique_ptr<Sublayer> build_linear(nn::Builder& builder, const std::string& name,
-                                       const LayerPlace& place);
-
 class DecoderLayer {
  public:
   // Parameters are named "layers.<index>. ...".
@@ -89,6 +79,7 @@ class DecoderLayer {
     std::unique_ptr<Sublayer> sublayer;  // null if the layer has none
     std::unique_ptr<nn::Dropout> dropout;
   };
+  // value: a MixerValue or FeedForwardValue. Without a sublayer it builds nothing.
   template <class Value>
   Branch build_branch(nn::Builder& builder, const std::string& name, const Value& value,
                       const LayerPlace& place, bool norm) const;

@@ -45,7 +45,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   constexpr std::string_view kMixer = ".attention";
   const std::string_view rest = std::string_view(name).substr(dot);
   if (!rest.starts_with(kMixer)) return;
-  visit_mixer(value.layers[index].mixer, [&](auto kind, const auto& config) {
+  visit_part(value.layers[index].mixer, [&](auto kind, const auto& config) {
     const auto rows = decltype(kind)::matrices(config, rest.substr(kMixer.size()));
     if (!rows.empty()) placed.matrices = rows;
   });
@@ -93,7 +93,7 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
 void DecoderModel::build_positions(Runtime& runtime, DType type) {
   for (int64_t i = 0; i < part_.layers; ++i) {
     const LayerValue& layer = value_.layers[static_cast<size_t>(part_.first_layer + i)];
-    visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
+    visit_part(layer.mixer, [&](auto kind, const auto& config) {
       if (const auto use = decltype(kind)::rotary(config))
         positions_.add(*use, value_, runtime, type);
     });

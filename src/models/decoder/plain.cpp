@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "models/decoder/definition_parts.h"
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
@@ -67,175 +68,31 @@ class PlainDecoder : private PlainParts {
     };
     if (layer.order != LayerValue::Order::sequential && mixes && feeds) {
       const bool one = layer.order == LayerValue::Order::parallel_one_norm;
-      const Rows mixed = this->mixed(before(x, "attention"), name + "attention", layer);
-      const Rows fed = feed(before(x, one ? "attention" : "mlp"), name + "mlp", layer);
+      const Rows mixed =
+          result(layer.mixer, before(x, "attention"), name + "attention", layer.norm);
+      const Rows fed = result(layer.feed_forward, before(x, one ? "attention" : "mlp"),
+                              name + "mlp", layer.norm);
       add(x, mixed, layer.residual_multiplier);
       add(x, fed, layer.residual_multiplier);
       return;
     }
     if (mixes) {
-      const Rows mixed = this->mixed(before(x, "attention"), name + "attention", layer);
+      const Rows mixed =
+          result(layer.mixer, before(x, "attention"), name + "attention", layer.norm);
       add(x, after(mixed, "attention"), layer.residual_multiplier);
     }
     if (feeds) {
-      const Rows fed = feed(before(x, "mlp"), name + "mlp", layer);
+      const Rows fed = result(layer.feed_forward, before(x, "mlp"), name + "mlp", layer.norm);
       add(x, after(fed, "mlp"), layer.residual_multiplier);
     }
   }
 
-  Rows mixed(const Rows& x, const std::string& name, const LayerValue& layer) const {
-    return visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
-      return decltype(kind)::plain(*this, x, name, config, layer.norm);
+  template <class Value>
+  Rows result(const Value& part, const Rows& x, const std::string& name,
+              const nn::NormConfig& norm) const {
+    return visit_part(part, [&](auto kind, const auto& config) {
+      return decltype(kind)::plain(*this, x, name, config, norm);
     });
-  }
-
-  static double activated(kernels::Activation function, double x) {
-    using kernels::Activation;
-    switch (function) {
-      case Activation::gelu_tanh:
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-      case Activation::gelu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-      case Activation::silu: return x / (1 + std::exp(-x));
-      case Activation::relu: return std::max(x, 0.0);
-      case Activation::squared_relu: return std::max(x, 0.0) * std::max(x, 0.0);
-      case Activation::quick_gelu: return x / (1 + std::exp(-1.702 * x));
-    }
-    return NAN;
-  }
-
-  Rows feed(const Rows& x, const std::string& name, const LayerValue& layer) const {
-    if (const nn::MoeConfig* moe = layer.moe()) return experts(x, name, *moe);
-    const nn::MlpConfig* mlp = layer.mlp();
-    if (mlp == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
-    return feed_forward(x, name, *mlp);
-  }
-
-  Rows feed_forward(const Rows& x, const std::string& name, const nn::MlpConfig& mlp) const {
-    Rows inner;
-    for (const Row& row : linear(x, name + ".up", mlp.gated ? 2 * mlp.ffn : mlp.ffn, mlp.bias))
-      inner.push_back(activated(row, mlp));
-    return linear(inner, name + ".down", v_.hidden_size, mlp.bias);
-  }
-
-  static Row activated(const Row& row, const nn::MlpConfig& mlp) {
-    const auto width = static_cast<size_t>(mlp.ffn);
-    Row y(width);
-    for (size_t f = 0; f < width; ++f) {
-      double gate = row[f], up = mlp.gated ? row[width + f] : 1;
-      if (mlp.gated && mlp.clamp > 0) {
-        gate = std::min(gate, mlp.clamp);
-        up = std::clamp(up, -mlp.clamp, mlp.clamp);
-      }
-      y[f] = activated(mlp.activation, gate) * (up + mlp.up_offset);
-    }
-    return y;
-  }
-
-  // Rows of expert e of [E,out,in] and [E,out], times x.
-  static Row product(const Row& matrices, const Row& biases, size_t e, size_t out, const Row& x) {
-    Row y(out);
-    for (size_t o = 0; o < out; ++o) {
-      if (!biases.empty()) y[o] = biases[e * out + o];
-      for (size_t i = 0; i < x.size(); ++i) y[o] += matrices[(e * out + o) * x.size() + i] * x[i];
-    }
-    return y;
-  }
-
-  struct Choice {
-    size_t expert;
-    double weight;
-  };
-
-  Rows experts(const Rows& x, const std::string& name, const nn::MoeConfig& moe) const {
-    const int64_t hidden = v_.hidden_size, width = moe.latent > 0 ? moe.latent : hidden,
-                  count = moe.experts, ffn = moe.expert.ffn,
-                  inner = moe.expert.gated ? 2 * ffn : ffn;
-    const Row router = tensor(name + ".router.weight", {count, hidden}),
-              router_bias = moe.router_bias ? tensor(name + ".router.bias", {count}) : Row(),
-              correction =
-                  moe.correction_bias ? tensor(name + ".router.correction", {count}) : Row(),
-              up = tensor(name + ".experts.up.weight", {count, inner, width}),
-              down = tensor(name + ".experts.down.weight", {count, width, ffn});
-    const bool bias = moe.expert.bias;
-    const Row up_bias = bias ? tensor(name + ".experts.up.bias", {count, inner}) : Row(),
-              down_bias = bias ? tensor(name + ".experts.down.bias", {count, width}) : Row();
-    const Rows seen = moe.latent > 0 ? linear(x, name + ".latent_in", width, bias) : x;
-    Rows y;
-    for (size_t t = 0; t < x.size(); ++t) {
-      const Row logits = product(router, router_bias, 0, static_cast<size_t>(count), x[t]);
-      Row sum(static_cast<size_t>(width));
-      for (const Choice& choice : chosen(logits, correction, moe)) {
-        Row in = seen[t];
-        if (moe.weights_on_input)
-          for (double& element : in) element *= choice.weight;
-        const Row a = activated(product(up, up_bias, choice.expert, static_cast<size_t>(inner), in),
-                                moe.expert);
-        const Row out = product(down, down_bias, choice.expert, sum.size(), a);
-        for (size_t h = 0; h < sum.size(); ++h)
-          sum[h] += out[h] * (moe.weights_on_input ? 1 : choice.weight);
-      }
-      y.push_back(std::move(sum));
-    }
-    if (moe.latent > 0) y = linear(y, name + ".latent_out", hidden, bias);
-    if (moe.shared_ffn > 0) add_shared(y, x, name, moe);
-    return y;
-  }
-
-  void add_shared(Rows& y, const Rows& x, const std::string& name, const nn::MoeConfig& moe) const {
-    const Rows shared = feed_forward(x, name + ".shared", moe.shared());
-    const Rows gate = moe.shared_gate ? linear(x, name + ".shared_gate", 1, false) : Rows();
-    for (size_t t = 0; t < y.size(); ++t)
-      for (size_t h = 0; h < y[t].size(); ++h)
-        y[t][h] += shared[t][h] / (gate.empty() ? 1 : 1 + std::exp(-gate[t][0]));
-  }
-
-  static std::vector<Choice> chosen(const Row& logits, const Row& correction,
-                                    const nn::MoeConfig& moe) {
-    const kernels::RouterForm& r = moe.router;
-    Row scores;
-    double all = 0;
-    for (const double x : logits) all += std::exp(x);
-    for (const double x : logits) {
-      const double sigmoid = 1 / (1 + std::exp(-x));
-      const bool softmax = r.score == kernels::RouterScore::softmax;
-      scores.push_back(softmax ? std::exp(x) / all
-                       : r.score == kernels::RouterScore::sigmoid
-                           ? sigmoid
-                           : std::sqrt(std::log1p(std::exp(x))));
-    }
-    Row values = r.score == kernels::RouterScore::softmax && !r.softmax_first ? logits : scores;
-    for (size_t e = 0; e < correction.size(); ++e) values[e] += correction[e];
-    leave_best_groups(values, r);
-    std::vector<Choice> choices;
-    double sum = 0;
-    for (int64_t j = 0; j < moe.choices; ++j) {
-      const auto best = static_cast<size_t>(std::ranges::max_element(values) - values.begin());
-      choices.push_back({best, scores[best]});
-      sum += scores[best];
-      values[best] = -INFINITY;
-    }
-    // A softmax over the chosen experts equals the softmax over all, divided by the sum of the
-    // chosen.
-    const bool divides =
-        r.normalised || (r.score == kernels::RouterScore::softmax && !r.softmax_first);
-    for (Choice& choice : choices) choice.weight *= r.scale / (divides ? sum : 1);
-    return choices;
-  }
-
-  static void leave_best_groups(Row& values, const kernels::RouterForm& r) {
-    const size_t size = values.size() / static_cast<size_t>(r.groups);
-    std::vector<std::pair<double, size_t>> worth;
-    for (size_t g = 0; g < static_cast<size_t>(r.groups); ++g) {
-      Row group(values.begin() + static_cast<ptrdiff_t>(g * size),
-                values.begin() + static_cast<ptrdiff_t>((g + 1) * size));
-      std::ranges::sort(group, std::greater());
-      double sum = 0;
-      for (size_t i = 0; i < static_cast<size_t>(r.group_best); ++i) sum += group[i];
-      worth.emplace_back(-sum, g);
-    }
-    std::ranges::sort(worth);
-    for (size_t i = static_cast<size_t>(r.chosen_groups); i < worth.size(); ++i)
-      for (size_t e = 0; e < size; ++e) values[worth[i].second * size + e] = -INFINITY;
   }
 
   double cross_entropy(const Row& x, const Row& head, int32_t label) const {

@@ -1,10 +1,9 @@
 #include "models/decoder/value.h"
 
 #include <cmath>
-#include <string_view>
 
-#include "base/divide.h"
 #include "base/error.h"
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 #include "models/decoder/value_checks.h"
 #include "models/facts.h"
@@ -16,57 +15,17 @@ void check_norm(const nn::NormConfig& norm) {
   check_number(norm.epsilon, norm.epsilon > 0, "norm-epsilon", "positive");
 }
 
-void check_mlp(const nn::MlpConfig& mlp, std::string_view width = "ffn-hidden-size") {
-  check_size(mlp.ffn, kMaxWidth, width);
-  check_number(mlp.clamp, mlp.clamp >= 0, "activation-func-clamp-value", "positive");
-  MG_CHECK(std::isfinite(mlp.up_offset), "--glu-linear-offset is {}; it must be finite",
-           mlp.up_offset);
-  MG_CHECK(
-      mlp.gated || (mlp.clamp == 0 && mlp.up_offset == 0),
-      "--activation-func-clamp-value and --glu-linear-offset apply to gated feed-forward blocks "
-      "only: use --swiglu or --quick-geglu");
-}
-
-void check_moe(const nn::MoeConfig& moe) {
-  constexpr int64_t kMaxExperts = 1 << 12;
-  check_size(moe.experts, kMaxExperts, "num-experts");
-  MG_CHECK(moe.choices > 0 && moe.choices <= moe.experts,
-           "--moe-router-topk is {}; it must lie in [1, {}], the number of experts", moe.choices,
-           moe.experts);
-  const kernels::RouterForm& r = moe.router;
-  check_number(r.scale, r.scale > 0, "moe-router-topk-scaling-factor", "positive");
-  MG_CHECK(r.groups > 0 && moe.experts % r.groups == 0,
-           "--num-experts {} is not a multiple of --moe-router-num-groups {}; change one of them",
-           moe.experts, r.groups);
-  const int64_t size = moe.experts / r.groups;
-  MG_CHECK(
-      r.chosen_groups > 0 && r.chosen_groups <= r.groups && r.chosen_groups * size >= moe.choices,
-      "--moe-router-group-topk is {}; of {} groups of {} experts it must lie in [{}, {}], so that "
-      "--moe-router-topk {} experts can be chosen",
-      r.chosen_groups, r.groups, size, ceil_div(moe.choices, size), r.groups, moe.choices);
-  MG_CHECK(r.group_best > 0 && r.group_best <= size,
-           "a group of {} experts is scored by its best {}; that number must lie in [1, {}]", size,
-           r.group_best, size);
-  MG_CHECK(!moe.weights_on_input || moe.choices == 1,
-           "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
-  check_mlp(moe.expert, "moe-ffn-hidden-size");
-  if (moe.latent != 0) check_size(moe.latent, kMaxHidden, "moe-latent-size");
-  if (moe.shared_ffn != 0)
-    check_size(moe.shared_ffn, kMaxWidth, "moe-shared-expert-intermediate-size");
-  MG_CHECK(moe.shared_ffn != 0 || !moe.shared_gate,
-           "--moe-shared-expert-gate needs --moe-shared-expert-intermediate-size");
-}
-
 void check_layer(const DecoderValue& model, const LayerValue& layer) {
   check_norm(layer.norm);
   check_number(layer.residual_multiplier, layer.residual_multiplier != 0, "residual-multiplier",
                "other than 0");
   MG_CHECK(layer.order == LayerValue::Order::sequential || (layer.norm_before && !layer.norm_after),
            "parallel attention and MLP must be pre-norm");
-  visit_mixer(layer.mixer,
-              [&](auto kind, const auto& config) { decltype(kind)::check(model, config); });
-  if (const nn::MlpConfig* mlp = layer.mlp()) check_mlp(*mlp);
-  if (const nn::MoeConfig* moe = layer.moe()) check_moe(*moe);
+  const auto check_part = [&](auto kind, const auto& config) {
+    decltype(kind)::check(model, config);
+  };
+  visit_part(layer.mixer, check_part);
+  visit_part(layer.feed_forward, check_part);
 }
 
 }  // namespace

@@ -11,23 +11,20 @@
 #include <vector>
 
 #include "base/json.h"
+#include "models/decoder/feed_forwards/list.h"
 #include "models/decoder/mixers/list.h"
-#include "nn/mlp.h"
-#include "nn/moe.h"
 #include "nn/norm.h"
 #include "nn/rotary.h"
 
 namespace megatron::models {
 
 struct LayerValue {
-  using Mixer = MixerValue;
-  using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp, nn::MoeConfig>;
   // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x))
   // + feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).
   enum class Order { sequential, parallel, parallel_one_norm };
 
-  Mixer mixer;
-  FeedForward feed_forward;
+  MixerValue mixer;
+  FeedForwardValue feed_forward;
   Order order = Order::sequential;
   nn::NormConfig norm;  // for all norms of the layer
   // Norms before mixer and feed-forward (of x), and after them (of what is added to x). Orders

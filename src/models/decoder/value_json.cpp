@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 
 namespace megatron::models {
@@ -56,34 +57,6 @@ constexpr auto kRotary = [](auto& r, auto&& f) {
   f("correction-range-round-to-int", r.truncate, false);
   f("short-factor", r.short_factor, false);
   f("long-factor", r.long_factor, false);
-};
-
-constexpr auto kMlp = [](auto& m, auto&& f) {
-  f("ffn-hidden-size", m.ffn, true);
-  f("activation", m.activation, true);
-  f("gated", m.gated, true);
-  f("mlp-bias", m.bias, true);
-  f("activation-clamp", m.clamp, false);
-  f("glu-linear-offset", m.up_offset, false);
-};
-
-constexpr auto kMoe = [](auto& m, auto&& f) {
-  f("num-experts", m.experts, true);
-  f("moe-router-topk", m.choices, true);
-  f("moe-router-score-function", m.router.score, false);
-  f("moe-router-pre-softmax", m.router.softmax_first, false);
-  f("moe-router-normalized", m.router.normalised, false);
-  f("moe-router-topk-scaling-factor", m.router.scale, false);
-  f("moe-router-num-groups", m.router.groups, false);
-  f("moe-router-group-topk", m.router.chosen_groups, false);
-  f("moe-router-group-best", m.router.group_best, false);
-  f("moe-router-bias", m.router_bias, false);
-  f("moe-router-enable-expert-bias", m.correction_bias, false);
-  f("moe-apply-probs-on-input", m.weights_on_input, false);
-  f("moe-latent-size", m.latent, false);
-  f("moe-shared-expert-intermediate-size", m.shared_ffn, false);
-  f("moe-shared-expert-gate", m.shared_gate, false);
-  kMlp(m.expert, f);
 };
 
 constexpr auto kLayer = [](auto& l, auto&& f) {
@@ -192,64 +165,42 @@ class Reader {
   std::set<std::string, std::less<>> known_;
 };
 
-template <class Part>
-Part read_as(Reader& reader, auto fields) {
-  Part part;
-  fields(part, reader);
-  return part;
-}
-
-// The mixer of the named kind; attention is not named.
-template <size_t kIndex = 0>
-LayerValue::Mixer read_mixer(Reader& reader, std::string_view name) {
-  if constexpr (kIndex == std::variant_size_v<LayerValue::Mixer>) {
-    fail("the model's description, mixer: '{}' is unknown", name);
+// A value of the kind that `key` names, without one of the first kind.
+template <class Value, size_t kIndex = 0>
+Value read_part(Reader& reader, std::string_view key) {
+  if constexpr (kIndex == std::variant_size_v<Value>) {
+    fail("the model's description, {}: '{}' is unknown", key, reader.object(key)->as_string());
   } else {
-    using Config = std::variant_alternative_t<kIndex, LayerValue::Mixer>;
-    if (Mixer<Config>::kName != name) return read_mixer<kIndex + 1>(reader, name);
+    using Config = std::variant_alternative_t<kIndex, Value>;
+    const Json* kind = reader.object(key);
+    const bool found = kind == nullptr || kind->as_string() == LayerPart<Config>::kName;
+    if (!found) return read_part<Value, kIndex + 1>(reader, key);
     Config config;
-    Mixer<Config>::fields(config, reader);
+    LayerPart<Config>::fields(config, reader);
     return config;
   }
 }
 
-LayerValue::FeedForward read_feed_forward(Reader& reader) {
-  const Json* kind = reader.object("feed-forward");
-  if (kind == nullptr) return read_as<nn::MlpConfig>(reader, kMlp);
-  const std::string& name = kind->as_string();
-  if (name == "linear") return LinearConfig{};
-  if (name == "moe") return read_as<nn::MoeConfig>(reader, kMoe);
-  MG_CHECK(name == "none", "the model's description, feed-forward: '{}' is unknown", name);
-  return NoOp{};
-}
-
-const char* other_kind(const LayerValue::FeedForward& part) {
-  if (std::holds_alternative<LinearConfig>(part)) return "linear";
-  return std::holds_alternative<NoOp>(part) ? "none" : "moe";
+template <class Value>
+void write_part(Json::Object& to, std::string_view key, const Value& value) {
+  visit_part(value, [&](auto kind, const auto& config) {
+    using Kind = decltype(kind);
+    if (value.index() != 0) to.emplace_back(key, Kind::kName);
+    write(to, config, [](auto& part, auto&& f) { Kind::fields(part, f); });
+  });
 }
 
 void write_layer(Json::Object& to, const LayerValue& layer) {
-  visit_mixer(layer.mixer, [&](auto kind, const auto& config) {
-    using Kind = decltype(kind);
-    if (layer.attention() == nullptr) to.emplace_back("mixer", Kind::kName);
-    write(to, config, [](auto& value, auto&& f) { Kind::fields(value, f); });
-  });
-  if (const auto* mlp = layer.mlp()) {
-    write(to, *mlp, kMlp);
-  } else {
-    to.emplace_back("feed-forward", other_kind(layer.feed_forward));
-    if (const auto* moe = layer.moe()) write(to, *moe, kMoe);
-  }
+  write_part(to, "mixer", layer.mixer);
+  write_part(to, "feed-forward", layer.feed_forward);
   write(to, layer.norm, kNorm);
   write(to, layer, kLayer);
 }
 
 LayerValue read_layer(Reader& reader) {
   LayerValue layer;
-  const Json* mixer = reader.object("mixer");
-  layer.mixer =
-      read_mixer(reader, mixer == nullptr ? std::string_view("attention") : mixer->as_string());
-  layer.feed_forward = read_feed_forward(reader);
+  layer.mixer = read_part<MixerValue>(reader, "mixer");
+  layer.feed_forward = read_part<FeedForwardValue>(reader, "feed-forward");
   kNorm(layer.norm, reader);
   kLayer(layer, reader);
   return layer;

@@ -1,93 +1,14 @@
 // Requests share pages, wait for pages and return them.
-#include <map>
-#include <random>
-
 #include "base/error.h"
-#include "golden/inference/losses.h"
-#include "inference/engine.h"
+#include "golden/inference/shared_requests.h"
 
 namespace megatron::testing {
 namespace {
 
 using inference::Engine;
-using inference::EngineOptions;
 using inference::Generation;
 using inference::Request;
 using inference::RequestId;
-using inference::RequestUpdate;
-
-constexpr int64_t kSharedVocabulary = 53, kSharedPositions = 256;
-
-// Requests of all lengths whose prompts share prefixes with others.
-Request shared_request(uint64_t number) {
-  Tokens prompt =
-      random_tokens(static_cast<int64_t>(number * 29 % 150), kSharedVocabulary, number % 3);
-  const Tokens own =
-      random_tokens(1 + static_cast<int64_t>(number * 7 % 30), kSharedVocabulary, 90 + number);
-  prompt.insert(prompt.end(), own.begin(), own.end());
-  return {.number = number,
-          .prompt = prompt,
-          .max_tokens = 1 + static_cast<int64_t>(number % 9),
-          .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
-          .logprobs = static_cast<int64_t>(number % 4) - 1};
-}
-
-void take_updates(std::vector<RequestUpdate> updates, std::map<RequestId, Generation>& results) {
-  for (RequestUpdate& update : updates) {
-    Generation& g = results[update.id];
-    g.prompt_log_probabilities.insert(g.prompt_log_probabilities.end(),
-                                      update.prompt_log_probabilities.begin(),
-                                      update.prompt_log_probabilities.end());
-    for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
-    if (update.finish) g.finish = *update.finish;
-  }
-}
-
-int64_t bytes_of_blocks(RandomModel& m, int64_t blocks, int64_t block_size) {
-  int64_t elements = 0;
-  for (const auto& group : nn::cache_groups(m.model.layer_caches()))
-    elements += group.token_elements;
-  return blocks * block_size * elements * size_of(m.type());
-}
-
-// Submits 500 requests in random order and at random moments, cancels some more, and uses a cache
-// too small for all that run. Each request gets the result that it gets alone, in a cache where
-// nothing is shared.
-void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool preempted = true) {
-  std::vector<std::vector<double>> expected;
-  for (uint64_t n = 0; n < requests; ++n) {
-    const Request r = shared_request(n);
-    expected.push_back(
-        numbers_of(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]));
-  }
-  for (const uint64_t seed : {1, 2}) {
-    std::mt19937_64 random(seed);
-    std::vector<uint64_t> order(requests);
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::shuffle(order, random);
-    Engine e(m.model, m.runtime,
-             {.max_requests = 12,
-              .max_tokens = seed == 1 ? 40 : 200,
-              .block_size = seed == 1 ? 32 : 64,
-              .cache_bytes = bytes_of_blocks(m, seed == 1 ? 14 : 7, seed == 1 ? 32 : 64)});
-    std::map<RequestId, Generation> results;
-    std::map<uint64_t, RequestId> ids;
-    for (const uint64_t number : order) {
-      ids[number] = e.submit(shared_request(number));
-      const RequestId cancelled = e.submit(shared_request(number + 1000));
-      for (uint64_t s = random() % 3; s > 0; --s) take_updates(e.step(), results);
-      e.cancel(cancelled);
-    }
-    while (!e.idle()) take_updates(e.step(), results);
-    for (uint64_t n = 0; n < requests; ++n)
-      EXPECT_EQ(numbers_of(results[ids[n]]), expected[n]) << "request " << n << ", seed " << seed;
-    EXPECT_GT(e.statistics().cached_tokens, 0);
-    if (preempted) {
-      EXPECT_GT(e.statistics().preemptions, 0);
-    }
-    EXPECT_EQ(e.cache_use().used, 0);
-  }
-}
 
 TEST(SharedCache, GivesEachRequestWhatItGetsAlone) {
   RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);

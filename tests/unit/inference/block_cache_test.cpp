@@ -105,6 +105,23 @@ TEST(BlockCache, WindowsLetGoOfWhatTheyLeaveBehind) {
   EXPECT_EQ(cache.blocks_for(0, 1000, 8), 250);
 }
 
+// A slot is the page of a block, of which only that of the last token is needed.
+TEST(BlockCache, SlotsAreThoseOfTheLastBlock) {
+  BlockCache cache({.block_size = kSize, .windows = {2}, .pages = {6}});
+  SequenceBlocks a, b, c;
+  read(cache, a, text(18));
+  EXPECT_EQ(cache.used(), 1);
+  EXPECT_EQ(cache.found(), 4) << "a snapshot at the end of each full block";
+  EXPECT_EQ(cache.share(b, text(10), 9), 8);
+  EXPECT_EQ(b.pages[0][0], SequenceBlocks::kLeftBehind);
+  EXPECT_EQ(b.pages[0].size(), 2u);
+  EXPECT_EQ(cache.used(), 2);
+  read(cache, c, text(12, 70));  // one free slot, and the snapshots of the first and third block
+  EXPECT_EQ(cache.shared_tokens(text(7), 0), 0);
+  EXPECT_EQ(cache.shared_tokens(text(15), 0), 8);
+  EXPECT_EQ(cache.shared_tokens(text(16), 0), 16);
+}
+
 // Random texts with few different tokens, so that many prefixes are equal. At every moment each
 // page belongs to the sequences that name it, and a page that can be found has the content it was
 // found by.

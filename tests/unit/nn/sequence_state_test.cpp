@@ -189,7 +189,24 @@ TEST_F(State, LayersOfOneWindowAreAGroup) {
   EXPECT_EQ(groups[0].layers, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(groups[0].token_elements, 2 * (8 + 4));
   EXPECT_EQ(groups[1].layers, std::vector<int64_t>{2});
-  EXPECT_EQ((SequenceStateShape{layers, 32, {3, 2}}).elements(), 32 * (3 * 24 + 2 * 16));
+  EXPECT_EQ((SequenceStateShape{layers, 32, {3, 2}}).bytes(DType::bf16),
+            2 * 32 * (3 * 24 + 2 * 16));
+}
+
+TEST_F(State, LayersWithSlotsAreAGroup) {
+  const LayerCache slots{.slot = {{{3, 4}, DType::f32}, {{5}, DType::bf16}}};
+  const std::vector<LayerCache> layers = {
+      slots, {.kv_heads = 1, .head_size = 8, .window = 2}, slots};
+  const std::vector<CacheGroup> groups = cache_groups(layers);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(groups[0].slot_bytes, 2 * (12 * 4 + 5 * 2));
+  EXPECT_FALSE(groups[1].slots) << "a layer whose window is as long as that of slots";
+  const SequenceStateShape shape{layers, 32, {5, 1}};
+  EXPECT_EQ(shape.bytes(DType::f16), 5 * 2 * 58 + 32 * 16 * 2);
+  const SequenceState state(shape, DType::f16, runtime_);
+  EXPECT_EQ(state.slots(2).shape(), (Shape{5, 3, 4}));
+  EXPECT_EQ(state.slots(2, 1).dtype(), DType::bf16);
 }
 
 TEST_F(State, SaysWhenTheMachineIsTooSmall) {

@@ -3,4 +3,4 @@
 
 #include "models/decoder/mixers/attention.h"
 #include "models/decoder/mixers/latent_attention.h"
-#include "models/decoder/mixers/simple.h"
+#include "models/decoder/simple.h"

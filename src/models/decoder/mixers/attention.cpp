@@ -9,7 +9,7 @@
 namespace megatron::models {
 namespace {
 
-using HeadMixer = Mixer<nn::AttentionConfig>;
+using HeadMixer = LayerPart<nn::AttentionConfig>;
 
 class AttentionSublayer final : public Sublayer {
  public:
@@ -154,9 +154,11 @@ double HeadMixer::forward_flops(const nn::AttentionConfig& a, int64_t hidden, in
          2 * 2 * a.seen_pairs(length) * q;
 }
 
-std::optional<AttentionFacts> HeadMixer::facts(const nn::AttentionConfig& a) {
-  return AttentionFacts{
+void HeadMixer::add_facts(const nn::AttentionConfig& a, ModelFacts& facts) {
+  if (facts.attention) return;
+  facts.attention = AttentionFacts{
       .heads = a.heads, .key_heads = a.kv_heads, .head_size = a.head_size, .qkv_bias = a.qkv_bias};
+  if (rotary(a)) facts.positions = Positions::rotary;
 }
 
 std::optional<RotaryUse> HeadMixer::rotary(const nn::AttentionConfig& a) {

@@ -8,7 +8,7 @@
 namespace megatron::models {
 namespace {
 
-using LatentMixer = Mixer<nn::LatentAttentionConfig>;
+using LatentMixer = LayerPart<nn::LatentAttentionConfig>;
 
 // Factor of the scores: that of the key's size, and YaRN's by mscale_all_dim.
 double score_scale(const nn::LatentAttentionConfig& a, const DecoderValue& model) {
@@ -83,14 +83,16 @@ double LatentMixer::forward_flops(const nn::LatentAttentionConfig& a, int64_t hi
          2 * nn::AttentionConfig{}.seen_pairs(length) * heads * (key + value);
 }
 
-std::optional<AttentionFacts> LatentMixer::facts(const nn::LatentAttentionConfig& a) {
-  return AttentionFacts{.heads = a.heads,
-                        .key_heads = a.heads,
-                        .head_size = a.head.key(),
-                        .latent = LatentFacts{.query_rank = a.query_rank,
-                                              .rank = a.latent_rank,
-                                              .rotated = a.head.rotated,
-                                              .value_size = a.head.value}};
+void LatentMixer::add_facts(const nn::LatentAttentionConfig& a, ModelFacts& facts) {
+  if (facts.attention) return;
+  facts.attention = AttentionFacts{.heads = a.heads,
+                                   .key_heads = a.heads,
+                                   .head_size = a.head.key(),
+                                   .latent = LatentFacts{.query_rank = a.query_rank,
+                                                         .rank = a.latent_rank,
+                                                         .rotated = a.head.rotated,
+                                                         .value_size = a.head.value}};
+  if (rotary(a)) facts.positions = Positions::rotary;
 }
 
 std::optional<RotaryUse> LatentMixer::rotary(const nn::LatentAttentionConfig& a) {

@@ -1,12 +1,12 @@
 // Multi-head latent attention (nn/latent_attention.h) as a mixer.
 #pragma once
 
-#include "models/decoder/mixers/mixer.h"
+#include "models/decoder/layer_part.h"
 
 namespace megatron::models {
 
 template <>
-struct Mixer<nn::LatentAttentionConfig> {
+struct LayerPart<nn::LatentAttentionConfig> {
   using Config = nn::LatentAttentionConfig;
   static constexpr std::string_view kName = "latent-attention";
 
@@ -27,7 +27,7 @@ struct Mixer<nn::LatentAttentionConfig> {
   static void check(const DecoderValue& model, const Config& a);
   static int64_t parameters(const Config& a, const nn::NormConfig& norm, int64_t hidden);
   static double forward_flops(const Config& a, int64_t hidden, int64_t length);
-  static std::optional<AttentionFacts> facts(const Config& a);
+  static void add_facts(const Config& a, ModelFacts& facts);
   static std::optional<RotaryUse> rotary(const Config& a);
   static std::vector<int64_t> matrices(const Config& a, std::string_view parameter);
   static std::unique_ptr<Sublayer> build(nn::Builder& builder, const std::string& name,

@@ -1,5 +1,5 @@
 // The kinds of mixers, by the types of their configurations. Each has a file of its own that
-// specializes Mixer (mixer.h).
+// specializes LayerPart (models/decoder/layer_part.h).
 #pragma once
 
 #include <variant>

@@ -1,12 +1,12 @@
-// Replacements of a mixer (simple_parts.h).
+// Replacements of a mixer or a feed-forward (simple_parts.h).
 #pragma once
 
-#include "models/decoder/mixers/mixer.h"
+#include "models/decoder/layer_part.h"
 
 namespace megatron::models {
 
 template <>
-struct Mixer<LinearConfig> {
+struct LayerPart<LinearConfig> {
   static constexpr std::string_view kName = "linear";
 
   template <class Value, class F>
@@ -18,13 +18,11 @@ struct Mixer<LinearConfig> {
   static double forward_flops(const LinearConfig&, int64_t hidden, int64_t length) {
     return 2 * static_cast<double>(length) * static_cast<double>(hidden * hidden);
   }
-  static std::optional<AttentionFacts> facts(const LinearConfig&) { return {}; }
+  static void add_facts(const LinearConfig&, ModelFacts&) {}
   static std::optional<RotaryUse> rotary(const LinearConfig&) { return {}; }
   static std::vector<int64_t> matrices(const LinearConfig&, std::string_view) { return {}; }
   static std::unique_ptr<Sublayer> build(nn::Builder& builder, const std::string& name,
-                                         const LinearConfig&, const LayerPlace& place) {
-    return build_linear(builder, name, place);
-  }
+                                         const LinearConfig&, const LayerPlace& place);
   static PlainRows plain(const PlainParts& parts, const PlainRows& x, const std::string& name,
                          const LinearConfig&, const nn::NormConfig&) {
     return parts.linear(x, name + ".linear", static_cast<int64_t>(x.at(0).size()), false);
@@ -32,7 +30,7 @@ struct Mixer<LinearConfig> {
 };
 
 template <>
-struct Mixer<NoOp> {
+struct LayerPart<NoOp> {
   static constexpr std::string_view kName = "none";
 
   template <class Value, class F>
@@ -40,7 +38,7 @@ struct Mixer<NoOp> {
   static void check(const DecoderValue&, const NoOp&) {}
   static int64_t parameters(const NoOp&, const nn::NormConfig&, int64_t) { return 0; }
   static double forward_flops(const NoOp&, int64_t, int64_t) { return 0; }
-  static std::optional<AttentionFacts> facts(const NoOp&) { return {}; }
+  static void add_facts(const NoOp&, ModelFacts&) {}
   static std::optional<RotaryUse> rotary(const NoOp&) { return {}; }
   static std::vector<int64_t> matrices(const NoOp&, std::string_view) { return {}; }
   static std::unique_ptr<Sublayer> build(nn::Builder&, const std::string&, const NoOp&,
