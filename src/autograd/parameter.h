@@ -10,12 +10,14 @@ namespace megatron {
 
 // A weight and its gradient accumulators. A weight that is used in two places (tied embeddings) has
 // two uses with an accumulator each, which are summed once at the end, so that the sum does not
-// depend on the order of the uses.
+// depend on the order of the uses. Ops whose order is the same in every layout may share one.
 struct Parameter {
   struct Use {
     Tensor grad;            // shape of value, f32 (f64 for f64): sum over the micro-batches so far
     bool started = false;   // grad has a value: the next gradient adds to it
     int micro_batches = 0;  // micro-batches whose gradient it contains
+    int ops = 1;            // ops of a micro-batch that use the parameter here
+    int done = 0;           // those of the current micro-batch whose gradient it contains
   };
 
   std::string name;  // canonical name: "layers.0.attention.qkv.weight"
@@ -29,15 +31,16 @@ struct Parameter {
   int micro_batches_final() const;  // minimum over the uses
 };
 
-// One use of a parameter.
+// One use of a parameter. detached: without a gradient here, although the parameter is trained.
 struct Weight {
   Parameter* parameter = nullptr;
   int use = 0;
+  bool detached = false;
   Weight() = default;
   Weight(Parameter& p, int use_index = 0) : parameter(&p), use(use_index) {}
   explicit operator bool() const { return parameter != nullptr; }
   const Tensor& value() const { return parameter->value; }
-  bool trainable() const { return parameter->trainable; }
+  bool trainable() const { return parameter->trainable && !detached; }
   // What an op saves for this weight's gradient alone: nothing if there is none.
   Tensor for_gradient(const Tensor& t) const { return trainable() ? t : Tensor(); }
 };

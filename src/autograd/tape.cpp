@@ -102,7 +102,7 @@ void Tape::for_each_saved(size_t first, const std::function<void(Saved&)>& f) {
 }
 
 GradSlot Tape::grad_slot(const Weight& weight) {
-  if (!weight.parameter->trainable) return {};
+  if (!weight.trainable()) return {};
   Parameter::Use& use = weight.parameter->uses[static_cast<size_t>(weight.use)];
   if (!use.grad.defined() && gradient_listener_ != nullptr)
     gradient_listener_->gradient_begins(*weight.parameter);
@@ -115,7 +115,10 @@ void Tape::gradient_done(const Weight& weight) {
   Parameter& parameter = *weight.parameter;
   if (!parameter.trainable) return;
   const int before = parameter.micro_batches_final();
-  ++parameter.uses[static_cast<size_t>(weight.use)].micro_batches;
+  Parameter::Use& use = parameter.uses[static_cast<size_t>(weight.use)];
+  if (++use.done < use.ops) return;
+  use.done = 0;
+  ++use.micro_batches;
   if (parameter.micro_batches_final() > before && gradient_listener_ != nullptr) {
     gradient_listener_->gradient_final(parameter, before);
   }

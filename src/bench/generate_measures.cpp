@@ -57,7 +57,8 @@ double GenerateMeasures::weights_of_a_pass(int64_t sequences) const {
 // Bytes of a sequence of `position` tokens that a pass reads from the cache: keys and values or
 // latents of all tokens, and slots.
 double GenerateMeasures::cached_bytes(double position) const {
-  const auto element = static_cast<double>(size_of(stage_->parameters()[0]->parameter.value.dtype()));
+  const auto element =
+      static_cast<double>(size_of(stage_->parameters()[0]->parameter.value.dtype()));
   double bytes = 0;
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
     bytes += position * element * static_cast<double>(group.token_elements) +
@@ -132,8 +133,8 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
   const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
   const DType type = stage_->parameters()[0]->parameter.value.dtype();
   const auto n = static_cast<double>(sequences);
-  const double bytes = static_cast<double>(size_of(type)) * weights_of_a_pass(sequences) +
-                       n * cached_bytes(middle);
+  const double bytes =
+      static_cast<double>(size_of(type)) * weights_of_a_pass(sequences) + n * cached_bytes(middle);
   const double flops = n * (2 * weights_of_a_pass(1) + attention_flops(middle));
   const double floor = std::max(bytes / bandwidth, flops / peak_);
   const double rate = static_cast<double>(sequences) / token;

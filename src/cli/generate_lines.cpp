@@ -26,9 +26,8 @@ Json::Object flags_of_texts(const Fields& fields) {
     // The file of --tokenizer-model counts by its content.
     const bool of_tokenizer =
         field.group == "tokenizer" && field.given && field.name != "tokenizer-model";
-    if (field.group != "sampling" && field.name != "logprobs" && field.name != "return-routed-experts" &&
-        field.name != "bf16" &&
-        !of_tokenizer)
+    if (field.group != "sampling" && field.name != "logprobs" &&
+        field.name != "return-routed-experts" && field.name != "bf16" && !of_tokenizer)
       continue;
     Json value(field.get());
     if (field.many) {

@@ -5,6 +5,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "corpus/predicted_tokens.h"
 #include "kernels/table.h"
 
 namespace megatron::corpus {
@@ -136,10 +137,10 @@ void check_labels(const HostBatch& host, const models::Model& model) {
 
 }  // namespace
 
-void DeviceBatch::allocate(const HostBatch& host, bool has_experts) {
+void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& model) {
   const int64_t tokens = host.layout.rows();
   const bool confined = !host.segment_starts.empty(), numbers = !host.targets.empty(),
-             pads = has_experts && !host.sources.empty(),
+             pads = model.experts && !host.sources.empty(),
              by_source = sources_ > 0 && !host.sources.empty();
   if (batch_.tokens.defined() && batch_.layout == host.layout &&
       batch_.context == host.text_length && batch_.segment_starts.defined() == confined &&
@@ -189,6 +190,28 @@ void DeviceBatch::allocate(const HostBatch& host, bool has_experts) {
     if (!confined && runtime_.device().has_data()) fill_indices(host);
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
+  for (int64_t depth = 0; depth < model.prediction.depths; ++depth)
+    batch_.predicted.push_back({tensor(tokens, DType::i32, "batch.predicted_tokens"),
+                                tensor(tokens, DType::i32, "batch.predicted_labels"),
+                                tensor(tokens, wide, "batch.predicted_weights"),
+                                tensor(tokens, wide, "batch.predicted_counts")});
+}
+
+// The objective has the mean of the depths' losses.
+void DeviceBatch::fill_predicted(const HostBatch& host, const models::PredictionFacts& prediction,
+                                 double scale) {
+  const double share = scale * prediction.loss_scale / static_cast<double>(prediction.depths);
+  for (size_t k = 0; k < batch_.predicted.size(); ++k) {
+    const nn::PredictedTokens& to = batch_.predicted[k];
+    const HostPredicted from = predicted_tokens(host, static_cast<int64_t>(k) + 1);
+    const auto held = static_cast<size_t>(host.layout.held());
+    for (size_t i = 0; i < weights_.size(); ++i)
+      weights_[i] = share * from.counts[i] * from.factors[i / held];
+    copy_from(to.tokens, std::span<const int32_t>(from.tokens), runtime_.stream());
+    copy_from(to.labels, std::span<const int32_t>(from.labels), runtime_.stream());
+    copy_from(to.counts, std::span<const double>(from.counts), runtime_.stream());
+    copy_from(to.loss_weights, std::span<const double>(weights_), runtime_.stream());
+  }
 }
 
 void DeviceBatch::fill_real_tokens(const HostBatch& host) {
@@ -280,7 +303,7 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   check_range(host.positions, model->max_position_embeddings(), "position",
               "--max-position-embeddings");
   if (!host.segment_starts.empty()) check_segments(host);
-  allocate(host, model->facts().experts.has_value());
+  allocate(host, model->facts());
   if (!runtime_.device().has_data()) return batch_;
   check_labels(host, model);
   Stream& stream = runtime_.stream();
@@ -307,6 +330,7 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     weights_[i] = host.loss_mask[i] / divisor * loss_scale *
                   (of_sequences.empty() ? 1 : of_sequences[i / held]);
   copy_from(batch_.loss_weights, std::span<const double>(weights_), stream);
+  fill_predicted(host, model->facts().prediction, loss_scale / divisor);
   return batch_;
 }
 

@@ -68,8 +68,11 @@ class DeviceBatch {
   Runtime& runtime_;
   DType type_;
   int64_t sources_;
-  void allocate(const HostBatch& host, bool has_experts);
+  void allocate(const HostBatch& host, const models::ModelFacts& model);
   void fill_real_tokens(const HostBatch& host);
+  // scale: factor of the losses of all depths together.
+  void fill_predicted(const HostBatch& host, const models::PredictionFacts& prediction,
+                      double scale);
   void fill_source_weights(const HostBatch& host);
   void fill_indices(const HostBatch& host);
   void fill_levels(const HostBatch& host);  // of a two-level exchange

@@ -261,9 +261,9 @@ void Engine::give_experts(const Rows& rows, std::span<const int32_t> choices, Up
     // After a preemption, some have been reported before.
     const int64_t known = std::clamp<int64_t>(s.routed - s.read, 0, count);
     if (s.request.expert_choices) {
-      const auto given = choices.subspan((token + static_cast<size_t>(known)) *
-                                             static_cast<size_t>(width),
-                                         static_cast<size_t>((count - known) * width));
+      const auto given =
+          choices.subspan((token + static_cast<size_t>(known)) * static_cast<size_t>(width),
+                          static_cast<size_t>((count - known) * width));
       updates[r].expert_choices.assign(given.begin(), given.end());
       s.routed = std::max(s.routed, s.read + count);
     }

@@ -40,9 +40,9 @@ struct RequestUpdate {
   // where a layer has fewer. The last token of the text is never read. Cached prefixes of such
   // requests are read again.
   std::vector<int32_t> expert_choices;
-  std::optional<Finish> finish;                         // never Finish::stop
-  std::string error;                                    // with Finish::failed: the reason
-  bool by_grammar = false;  // with Finish::failed: the grammar is too ambiguous for the text
+  std::optional<Finish> finish;  // never Finish::stop
+  std::string error;             // with Finish::failed: the reason
+  bool by_grammar = false;       // with Finish::failed: the grammar is too ambiguous for the text
 };
 
 // Usage of the key-value cache, in blocks over all groups of layers.

@@ -14,7 +14,8 @@ constexpr const char* kCallsName = "engine.calls";
 template <class Bytes, class R>
 void visit(Bytes& bytes, R& request, uint64_t& adapter_number) {
   auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
-         prompt_alternatives, grammar, token_bytes, scores, adapter, expert_choices, priority] = request;
+         prompt_alternatives, grammar, token_bytes, scores, adapter, expert_choices, priority] =
+      request;
   bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, scores,
                expert_choices, priority, adapter_number);
 }

@@ -181,8 +181,8 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
   if (plan.wants_experts()) {
     const models::ModelFacts facts = stage.model()->facts();
     const models::ExpertFacts& experts = facts.experts.value();
-    expert_choices_ = receive_expert_choices(
-        stage, runtime, {plan.tokens(), choices_per_token(experts)}, stages);
+    expert_choices_ =
+        receive_expert_choices(stage, runtime, {plan.tokens(), choices_per_token(experts)}, stages);
     batch_.continuation.expert_choices = columns_by_layer(expert_choices_, experts);
   }
   out_ = models::forward(stage_, tape_, in, batch_, models::Phase::evaluate);

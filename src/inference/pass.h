@@ -84,7 +84,8 @@ class ForwardPass {
   const RowAdapters adapters_;
   Tape tape_;
   nn::Batch batch_;
-  Tensor expert_choices_;  // i32 [T, layers with experts x most per token], of this and former stages
+  Tensor
+      expert_choices_;  // i32 [T, layers with experts x most per token], of this and former stages
   Bundle out_;
 };
 

@@ -48,6 +48,13 @@ struct ExpertFacts {
   std::vector<bool> layers;  // which layers have experts
 };
 
+// Multi-token prediction (models/decoder/value.h).
+struct PredictionFacts {
+  int64_t depths = 0;    // layers that predict further tokens
+  int64_t left_out = 0;  // those that the model's files have and the model has not
+  double loss_scale = 0;
+};
+
 struct ModelFacts {
   std::string_view family;  // model_type of its config.json
   int64_t num_layers = 0;
@@ -67,6 +74,7 @@ struct ModelFacts {
   std::optional<ExpertFacts> experts;
   bool rms_norm = false;  // norms do not subtract the mean or add a bias
   bool tied = true;       // the output layer shares the token embedding
+  PredictionFacts prediction;
   // If > 0, this is not a language model: it scores a text at its last token, by one number (a
   // reward model) or with one logit per class.
   int64_t score_labels = 0;

@@ -70,7 +70,8 @@ Model read_model(const Json& config, int64_t new_scores) {
   const std::string type = named->is_string() ? named->as_string() : named->dump();
   for (const DecoderFamily* family : families())
     if (family->name == type)
-      return with_adapter(decoder_model(read_config(*family, config), *family, form_of(config)),
+      return with_adapter(decoder_model(read_config(*family, config), *family, form_of(config))
+                              ->with({.prediction = PredictionChange{}}),
                           config, new_scores);
   fail("config.json has model_type '{}'; supported: {}", type, fmt::join(family_names(), ", "));
 }

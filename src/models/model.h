@@ -59,6 +59,13 @@ struct ScoreHead {
   int64_t padding = -1;  // ModelFacts::score_padding
 };
 
+// Multi-token prediction of a copy (--mtp-num-layers and its kin).
+struct PredictionChange {
+  int64_t depths = 0;
+  double loss_scale = 0.1;
+  bool detached = false;
+};
+
 // Fields to override when copying a model definition.
 struct ModelChanges {
   std::optional<int64_t> num_layers;
@@ -67,7 +74,10 @@ struct ModelChanges {
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
   std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
-  // Takes the place of the output layer. Error if the family has no such models.
+  // Error if the family has no such models.
+  std::optional<PredictionChange> prediction;
+  // Takes the place of the output layer, and drops the depths of prediction. Error if the family
+  // has no such models.
   std::optional<ScoreHead> score_head;
   // Adds an adapter, beside which nothing else is trained, but for what it names. Error if it does
   // not fit the model.
@@ -154,6 +164,14 @@ class ModelDefinition {
   virtual std::vector<double> plain_losses(const PlainTensors& weights,
                                            std::span<const int32_t> tokens,
                                            std::span<const int32_t> labels) const = 0;
+  // The same for each depth k = 1, 2, ... of multi-token prediction of one document: the losses of
+  // all tokens but the last k.
+  virtual std::vector<std::vector<double>> plain_prediction_losses(
+      const PlainTensors& weights, std::span<const int32_t> tokens,
+      std::span<const int32_t> labels) const {
+    static_cast<void>(weights), static_cast<void>(tokens), static_cast<void>(labels);
+    return {};
+  }
 
  private:
   const ModelFacts facts_;

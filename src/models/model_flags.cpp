@@ -37,6 +37,7 @@ void ModelFlags::fields(Fields& f) {
   latent_fields(f);
   composition_fields(f);
   weight_fields(f);
+  prediction_fields(f);
   moe.fields(f);
 }
 
@@ -245,6 +246,25 @@ void ModelFlags::weight_fields(Fields& f) {
                : quick_geglu  ? "no other GELU is computed with --quick-geglu"
                               : "";
       });
+}
+
+void ModelFlags::prediction_fields(Fields& f) {
+  const auto none = [this] { return mtp_num_layers == 0 ? "--mtp-num-layers is 0" : ""; };
+  f.add("mtp-num-layers", &mtp_num_layers,
+        "multi-token prediction: number of layers after the last one, each of which is trained to "
+        "predict one token further ahead (DeepSeek-V3); default: as many as the model's directory "
+        "has (num_nextn_predict_layers), otherwise 0")
+      .with_any_model()
+      .within(0, 16);
+  f.add("mtp-loss-scaling-factor", &mtp_loss_scaling_factor,
+        "factor of the mean of the losses of multi-token prediction in the objective")
+      .with_any_model()
+      .of(none);
+  f.add_switch("mtp-detach-heads", &mtp_detach_heads, true,
+               "train only the layers of multi-token prediction by their losses, which have no "
+               "gradient in the other layers, the embedding and the output layer")
+      .with_any_model()
+      .of(none);
 }
 
 std::string ModelFlags::first_shape_flag() const {

@@ -58,6 +58,9 @@ struct ModelFlags {
   std::optional<int64_t> mup_base_hidden_size, mup_base_head_dim;
   double mup_embedding_mult = 1, mup_attn_scale_power = 1;
   std::optional<double> mup_output_mult;
+  std::optional<int64_t> mtp_num_layers;
+  double mtp_loss_scaling_factor = 0.1;
+  bool mtp_detach_heads = false;
   std::optional<std::string> model_family;
   MoeFlags moe;
 
@@ -72,6 +75,7 @@ struct ModelFlags {
   void latent_fields(Fields& fields);
   void composition_fields(Fields& fields);
   void weight_fields(Fields& fields);
+  void prediction_fields(Fields& fields);
 };
 
 }  // namespace megatron::models

@@ -48,8 +48,9 @@ class Forward {
   }
 
  private:
-  // One tensor in place of two.
+  // One tensor in place of two. What depths of prediction pass on is kept as it is.
   Bundle flowing_alone(const Bundle& in) {
+    if (!in.contains("hidden")) return in;
     return {{"hidden", flowing(tape_, in)}, {"residual", Var()}};
   }
 
@@ -88,6 +89,14 @@ Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle 
   return bundle;
 }
 
+// The blocks that a pass runs.
+std::span<const Block> blocks_of(const Stage& stage, Phase phase) {
+  const std::span<const Block> all = stage.blocks();
+  if (phase == Phase::train) return all;
+  const auto predicting = std::ranges::count_if(all, &Block::predicts);
+  return all.first(all.size() - static_cast<size_t>(predicting));
+}
+
 // The first layer takes no residual from the previous virtual stage.
 Bundle entering(const Stage& stage, Bundle in) {
   if (!stage.part().embedding && !in.contains("residual")) in.set("residual", Var());
@@ -120,7 +129,7 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
                Phase phase, const RecomputeOptions& recompute, const OffloadOptions& offload) {
   MG_ASSERT(recompute.layers > 0 && offload.layers >= 0);
   MG_ASSERT(offload.layers == 0 || recompute.granularity == Granularity::none);
-  const auto layers = stage.blocks();
+  const auto layers = blocks_of(stage, phase);
   mark_rows(stage, tape, batch, phase);
   Forward pass(layers, tape, batch, phase);
   Bundle bundle = entering(stage, in);
@@ -160,7 +169,7 @@ ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
 }
 
 void ForwardInParts::advance() {
-  const auto layers = stage_.blocks();
+  const auto layers = blocks_of(stage_, phase_);
   tape_.recompute_modules(recompute_);
   while (layer_ < layers.size()) {
     const Block& layer = layers[layer_];
@@ -178,7 +187,7 @@ void ForwardInParts::advance() {
 }
 
 Bundle ForwardInParts::finish() {
-  while (layer_ < stage_.blocks().size()) advance();
+  while (layer_ < blocks_of(stage_, phase_).size()) advance();
   return std::move(flow_.bundle);
 }
 

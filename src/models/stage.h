@@ -37,6 +37,9 @@ using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
 struct Block {
   Span span;
   std::vector<Segment> segments;
+  // A depth of multi-token prediction, behind the last layer: it passes on other values, which only
+  // the head reads, and is left out of passes that do not train.
+  bool predicts = false;
 
   // Runs all segments, as a span of the tape.
   Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;

@@ -44,6 +44,15 @@ struct RealTokens {
   Tensor numbers, inverses;
 };
 
+// What a depth of multi-token prediction reads and predicts for each token of a batch: depth k = 1,
+// 2, ... the token and the label of the k-th token after it in the same document. Where there is
+// none, the token is 0 and the weight and the count are 0.
+struct PredictedTokens {
+  Tensor tokens, labels;  // i32 [T]
+  // f32 (f64) [T]: weight of each loss in the objective, and in the mean that is logged.
+  Tensor loss_weights, counts;
+};
+
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
   parallel::TokenLayout layout;
@@ -55,6 +64,7 @@ struct Batch {
   // The tokens with a label, for an objective of log-probabilities; undefined without one.
   parallel::LabelledTokens labelled;
   RealTokens real;
+  std::vector<PredictedTokens> predicted;  // by depth of the model
   // f32 (f64) [sources, T]: the part of each token's loss that counts for each source of examples;
   // undefined: losses are not logged by source.
   Tensor source_weights;

@@ -8,12 +8,15 @@
 namespace megatron::nn {
 
 VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary,
-                                 int64_t hidden, parallel::Init init, int uses)
+                                 int64_t hidden, parallel::Init init, std::span<const int> uses)
     : tensor_(builder.tensor()),
       weight_(&builder.add(name + ".weight", {vocabulary, hidden}, init,
-                           {.uses = uses, .divisions = {{.axis = 0, .blocks = {vocabulary}}}})),
+                           {.uses = static_cast<int>(uses.size()),
+                            .divisions = {{.axis = 0, .blocks = {vocabulary}}}})),
       vocabulary_(vocabulary),
-      first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {}
+      first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {
+  for (size_t u = 0; u < uses.size(); ++u) weight_->uses[u].ops = uses[u];
+}
 
 Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
   const auto rows = [&](const Weight& table) {
@@ -26,9 +29,11 @@ Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
 }
 
 Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights,
-                             int use, double soft_cap) const {
-  return parallel::vocabulary_cross_entropy(tape, x, Weight(*weight_, use), first_, labels, weights,
-                                            tensor_, soft_cap, output_);
+                             int use, double soft_cap, bool detached) const {
+  Weight table(*weight_, use);
+  table.detached = detached;
+  return parallel::vocabulary_cross_entropy(tape, x, table, first_, labels, weights, tensor_,
+                                            soft_cap, output_);
 }
 
 Var VocabularyTable::logits(Tape& tape, const Var& x, int use, double soft_cap) const {

@@ -14,9 +14,9 @@ namespace megatron::nn {
 // and output (tied).
 class VocabularyTable {
  public:
-  // One parameter <name>.weight.
+  // One parameter <name>.weight. uses: for each, the number of ops of a micro-batch.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
-                  parallel::Init init, int uses);
+                  parallel::Init init, std::span<const int> uses);
   // Adds the adapter of the table where it is looked up, or of the output layer that it is.
   void adapt_lookups(Builder& builder) { lookups_ = builder.add_table_adapter(*weight_); }
   void adapt_output(Builder& builder) {
@@ -25,8 +25,9 @@ class VocabularyTable {
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
+  // detached: the table gets no gradient of this loss.
   Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
-              double soft_cap = 0) const;
+              double soft_cap = 0, bool detached = false) const;
   Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;
   Tensor loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap = 0) const;
   // See parallel/token_log_probabilities.h.

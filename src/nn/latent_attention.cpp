@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "nn/latent_state.h"
+#include "ops/columns.h"
 #include "parallel/collectives.h"
 
 namespace megatron::nn {

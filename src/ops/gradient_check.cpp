@@ -10,6 +10,7 @@
 #include "ops/attention.h"
 #include "ops/auxiliary_loss.h"
 #include "ops/clip.h"
+#include "ops/columns.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/gate.h"
@@ -266,6 +267,8 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     const auto parts = split_columns(t, x[0], 4);
     return Result{{parts[0], parts[1]}};
   });
+  add_case(cases, "join_columns", {{5, 4}, {5, 3}}, {},
+           [](Tape& t, auto x, auto) { return join_columns(t, x[0], x[1]); });
   for (const bool rotates : {false, true}) {
     const LatentHead head{.plain = 3, .rotated = 4, .value = 5};
     const auto heads_of = [=](Tape& t, auto x) {

@@ -1,21 +1,11 @@
 #include "ops/latent_attention.h"
 
+#include <array>
+
 #include "base/error.h"
 
 namespace megatron::ops {
 namespace {
-
-void split_columns_dgrad(Backward& backward) {
-  if (!backward.needs(0)) return;
-  const Tensor &first = backward.gradient(0), &rest = backward.gradient(1);
-  MG_ASSERT(first.defined() && rest.defined());
-  const Tensor dx = backward.empty({first.size(0), first.size(1) + rest.size(1)}, first.dtype(),
-                                   "split_columns.dx");
-  backward.kernels().copy({.x = first, .out = dx.slice(1, 0, first.size(1))}, backward.stream());
-  backward.kernels().copy({.x = rest, .out = dx.slice(1, first.size(1), rest.size(1))},
-                          backward.stream());
-  backward.set(0, dx);
-}
 
 struct LatentForm {
   LatentHead head;
@@ -101,19 +91,6 @@ void latent_heads_dgrad(Backward& backward) {
 }
 
 }  // namespace
-
-std::array<Var, 2> split_columns(Tape& tape, const Var& x, int64_t first) {
-  const Tensor& all = x.value;
-  const int64_t rest = all.size(1) - first;
-  std::vector<Tensor> parts;
-  for (const auto& [begin, size] : {std::pair<int64_t, int64_t>{0, first}, {first, rest}}) {
-    parts.push_back(tape.empty({all.size(0), size}, all.dtype(), "split_columns"));
-    tape.kernels().copy({.x = all.slice(1, begin, size), .out = parts.back()}, tape.stream());
-  }
-  Node node{.name = "split_columns", .inputs = {x.id}, .dgrad = split_columns_dgrad};
-  const std::vector<Var> out = tape.record(std::move(node), std::move(parts));
-  return {out[0], out[1]};
-}
 
 Tensor latent_keys(const Tensor& kv, const Tensor& rotary_key, const LatentHead& head,
                    const Rotary& rotary, Tape& tape) {

@@ -2,14 +2,9 @@
 // per token, and all heads share one rotary key. B sequences of S tokens, T = B * S; N heads.
 #pragma once
 
-#include <array>
-
 #include "ops/attention.h"
 
 namespace megatron::ops {
-
-// The first `first` columns of x [T,C], and the others, as tensors of their own.
-std::array<Var, 2> split_columns(Tape& tape, const Var& x, int64_t first);
 
 // Sizes of a head: P elements of its query and key are not rotated, the R after them are; V of its
 // value.

@@ -92,7 +92,7 @@ void GradientBuckets::begin_step(int micro_batches) {
     for (const Bucket::Entry& entry : state.bucket->entries) {
       for (Parameter::Use& use : entry.placed->parameter.uses) {
         use.started = false;
-        use.micro_batches = 0;
+        use.micro_batches = use.done = 0;
       }
     }
   }
@@ -177,17 +177,16 @@ void GradientBuckets::finish() {
   }
 }
 
-// Adds every use's gradient to the first one's; missing ones are zero.
+// Adds every use's gradient to the first one's; missing ones are zero. The last ones come first,
+// as if a later stage of a pipeline, which has all uses but the first, had added its own.
 void GradientBuckets::complete(State& state) {
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
   for (const Bucket::Entry& entry : state.bucket->entries) {
-    Parameter& parameter = entry.placed->parameter;
-    const Parameter::Use& first = parameter.uses[0];
-    if (!first.started) kernels.fill({first.grad, 0}, stream);
-    for (size_t u = 1; u < parameter.uses.size(); ++u) {
-      const Parameter::Use& use = parameter.uses[u];
-      if (use.started) kernels.add({first.grad, use.grad, first.grad}, stream);
+    std::vector<Parameter::Use>& uses = entry.placed->parameter.uses;
+    for (size_t u = uses.size(); u-- > 0;) {
+      if (!uses[u].started) kernels.fill({uses[u].grad, 0}, stream);
+      if (u + 1 < uses.size()) kernels.add({uses[u].grad, uses[u + 1].grad, uses[u].grad}, stream);
     }
   }
 }

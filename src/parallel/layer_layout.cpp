@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/layout_text.h"
 
 namespace megatron::parallel {
 
@@ -111,15 +112,22 @@ void check_order(const Symbols& symbols, const std::string& text, int64_t num_la
   }
   MG_CHECK(!content.empty(), "{} '{}' has no E, t and L", kLayoutFlag, text);
   if (content.front().symbol != 'E') refuse(content.front(), "the embedding, E, must come first");
+  const auto predicts = [](const Symbol& symbol) { return symbol.symbol == 'm'; };
+  const auto first = std::ranges::find_if(symbols, predicts);
+  if (std::any_of(first, symbols.end(), [](const Symbol& s) { return s.symbol == '|'; }))
+    refuse(*first,
+           "multi-token prediction (MTP) must be in the virtual stage of the loss, L, because "
+           "stages pass on the output of the last layer only");
   for (size_t i = 1; i < content.size(); ++i) {
     if (content[i].symbol == 'E') refuse(content[i], "the embedding occurs twice");
     if (content[i].symbol == 'L' && i + 1 < content.size())
       refuse(content[i], "the loss must come last, and only once");
-    if (content[i].symbol == 'm')
-      refuse(content[i], "layers of multi-token prediction (MTP) are not supported");
+    if (content[i].symbol == 't' && content[i - 1].symbol == 'm')
+      refuse(content[i], "a layer cannot follow multi-token prediction (MTP), m");
   }
   if (content.back().symbol != 'L') refuse(content.back(), "the loss, L, must come last");
-  const int64_t layers = static_cast<int64_t>(content.size()) - 2;
+  const int64_t layers =
+      static_cast<int64_t>(content.size()) - 2 - std::ranges::count_if(content, predicts);
   MG_CHECK(layers == num_layers,
            "{} '{}' has {} layers (t), but --num-layers is {}: change one of them", kLayoutFlag,
            text, layers, num_layers);
@@ -260,6 +268,11 @@ std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& sha
                        virtual_stage * num_layers / virtual_stages);
   }
   return parts_of(layers);
+}
+
+int64_t predictions_of_layout(const std::string& layout) {
+  const Symbols symbols = LayoutReader(layout).read();
+  return std::ranges::count(symbols, 'm', &Symbol::symbol);
 }
 
 int virtual_stages_of_layout(const std::string& layout) {

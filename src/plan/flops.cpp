@@ -21,6 +21,11 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
   batch.tokens = batch.labels = batch.positions = made(length, DType::i32);
   batch.loss_weights = batch.targets = made(length, type);
   batch.sample_ids = made(1, DType::i64);
+  for (int64_t k = 0; k < whole.model()->facts().prediction.depths; ++k)
+    batch.predicted.push_back({.tokens = batch.tokens,
+                               .labels = batch.labels,
+                               .loss_weights = batch.loss_weights,
+                               .counts = batch.loss_weights});
   Recorder recorder;
   meta.stream().watch(&recorder);
   Tape tape(meta);

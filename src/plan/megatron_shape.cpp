@@ -91,6 +91,7 @@ MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_voc
   s.untie_embeddings_and_output_weights = !model.tied;
   s.add_bias_linear = feed_forward.bias;
   s.rms_norm = model.rms_norm;
+  if (model.prediction.depths > 0) s.mtp_num_layers = model.prediction.depths;
   if (!model.experts) return s;
   const models::ExpertFacts& experts = *model.experts;
   s.num_experts = experts.count;

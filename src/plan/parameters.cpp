@@ -19,7 +19,8 @@ std::string group_of(const std::string& parameter) {
   const std::string_view module = module_of(parameter);
   if (module == "position_embedding") return "position";
   if (module.ends_with("norm")) return "norm";
-  for (const std::string_view group : {"embedding", "attention", "mlp", "output", "score"})
+  for (const std::string_view group :
+       {"embedding", "attention", "mlp", "projection", "output", "score"})
     if (module == group) return std::string(group);
   throw InternalError(fmt::format("the parameter '{}' belongs to no class", parameter));
 }

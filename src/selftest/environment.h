@@ -18,7 +18,7 @@
 namespace megatron::selftest {
 
 struct MatrixRow;
-enum class MatrixTask { next_tokens, objective, rewards, adapters, preferences };
+enum class MatrixTask { next_tokens, objective, rewards, adapters, preferences, predictions };
 
 struct Environment {
   // Kernels of forward and backward on a device; null: the device's own.

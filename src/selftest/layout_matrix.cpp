@@ -18,7 +18,9 @@ namespace megatron::selftest {
 namespace {
 
 constexpr LayoutLimits kLimits;
-constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kDroppingExperts = 4;  // indices in matrix_models()
+// Indices in matrix_models().
+constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kDroppingExperts = 4, kPredicting = 5,
+                 kPredictingExperts = 6, kPredictingLatent = 7;
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -77,6 +79,12 @@ models::ModelFlags with_capacity(models::ModelFlags flags) {
   return flags;
 }
 
+models::ModelFlags with_prediction(models::ModelFlags flags, int64_t depths) {
+  flags.mtp_num_layers = depths;
+  flags.mtp_loss_scaling_factor = 0.5;
+  return flags;
+}
+
 // Number of ranks that share a layer's experts.
 int expert_ranks(const Layout& layout) {
   return layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
@@ -91,13 +99,17 @@ std::vector<TinyModel> matrix_models() {
   all.push_back({"experts", with_experts(all[0].flags)});
   all.push_back({"latent", all[0].flags});
   all.push_back({"experts of a capacity", with_capacity(all[kExperts].flags)});
+  all.push_back({"llama, predicting", with_prediction(all[0].flags, 2)});
+  all.push_back({"experts, predicting", with_prediction(all[kExperts].flags, 1)});
+  all.push_back({"latent, predicting", with_prediction(all[0].flags, 1)});
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = kLimits.heads;
     m.flags.kv_channels = 4;
     if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
   }
-  all[kLatent].flags = with_latents(all[kLatent].flags);
+  for (const size_t latent : {kLatent, kPredictingLatent})
+    all[latent].flags = with_latents(all[latent].flags);
   return all;
 }
 
@@ -149,6 +161,7 @@ MatrixRow preferences_of_one_stage() {
 std::shared_ptr<const training::Objective> objective_of(MatrixTask task) {
   switch (task) {
     case MatrixTask::next_tokens:
+    case MatrixTask::predictions:
     case MatrixTask::adapters: return nullptr;
     case MatrixTask::objective: return std::make_shared<const SquaredSequenceLoss>();
     case MatrixTask::rewards: return std::make_shared<const post_training::RewardObjective>(0.02);
@@ -192,7 +205,8 @@ models::LoraConfig matrix_adapters(const MatrixRow& row) {
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent"};
-  constexpr const char* kTasks[] = {"", "objective, ", "rewards, ", "adapters, ", "preferences, "};
+  constexpr const char* kTasks[] = {"",           "objective, ",   "rewards, ",
+                                    "adapters, ", "preferences, ", "predictions, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
                      kTasks[static_cast<size_t>(task)], packed ? "packed, " : "", layout.str());
 }
@@ -215,7 +229,8 @@ LayoutMatrix::LayoutMatrix(int strength)
         rows_.push_back(rows_[i]);
         rows_.back().task = task;
         // Documents may begin with the same token (pack() in tiny_models.cpp).
-        if (task == MatrixTask::preferences) rows_.back().drops_tokens = false;
+        if (task == MatrixTask::preferences || task == MatrixTask::predictions)
+          rows_.back().drops_tokens = false;
         rows_.back().number = static_cast<int>(rows_.size()) - 1;
       }
     };
@@ -225,6 +240,7 @@ LayoutMatrix::LayoutMatrix(int strength)
     add_rows(MatrixTask::preferences, may_prefer);
     rows_.push_back(preferences_of_one_stage());
     rows_.back().number = static_cast<int>(rows_.size()) - 1;
+    add_rows(MatrixTask::predictions, may_predict);
   }
   rows_.push_back(uneven_buckets());
   rows_.back().number = static_cast<int>(rows_.size()) - 1;
@@ -232,6 +248,10 @@ LayoutMatrix::LayoutMatrix(int strength)
 
 bool LayoutMatrix::may_adapt(const Row& row) {
   return layout_settings(row, kLimits).recompute.mlp_chunks == 1;
+}
+
+bool LayoutMatrix::may_predict(const Row& row) {
+  return layout_settings(row, kLimits).model != kGpt2;
 }
 
 bool LayoutMatrix::may_prefer(const Row& row) {
@@ -299,7 +319,12 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
-  models::Model model = models[row.drops_tokens ? kDroppingExperts : row.model];
+  const size_t predicting = row.model == kExperts  ? kPredictingExperts
+                            : row.model == kLatent ? kPredictingLatent
+                                                   : kPredicting;
+  models::Model model = models[row.task == MatrixTask::predictions ? predicting
+                               : row.drops_tokens                  ? kDroppingExperts
+                                                                   : row.model];
   if (row.task == MatrixTask::rewards)
     model = model->with({.score_head = models::ScoreHead{.label_names = {"reward"}}});
   const bool prefers = row.task == MatrixTask::preferences;

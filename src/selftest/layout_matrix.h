@@ -22,7 +22,8 @@ namespace megatron::selftest {
 // Rows of an objective (toy_objective.h), of a reward model, of adapters (LoRA) and of adapters
 // trained on preferences (DPO) follow the covering set: enough of its rows that every value is in
 // one of each; adapters have no rows with feed-forward blocks in chunks, and preferences are
-// packed; one more row of these has dropout and one stage. Models without experts have dropout of
+// packed; one more row of these has dropout and one stage. Rows of multi-token prediction, which
+// the tied GPT-2 does not have, follow in the same way. Models without experts have dropout of
 // adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
 // whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
@@ -48,8 +49,9 @@ class LayoutMatrix {
   // may: of the rows, those that may be chosen, and whose values count; default: all.
   static std::vector<size_t> rows_with_every_value(const Covering& covering,
                                                    const std::function<bool(const Row&)>& may = {});
-  // True if a row can have adapters, and if it can have preferences.
+  // True if a row can have adapters, preferences, or multi-token prediction.
   static bool may_adapt(const Row& row);
+  static bool may_predict(const Row& row);
   static bool may_prefer(const Row& row);
   std::string summary() const;  // "26 layouts have all 575 pairs of values of 12 flags ..."
 

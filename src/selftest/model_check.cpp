@@ -1,5 +1,7 @@
 #include "selftest/model_check.h"
 
+#include <algorithm>
+
 #include "base/philox.h"
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
@@ -10,20 +12,88 @@ namespace {
 
 constexpr double kStep = 1e-5;
 
-double mean_loss(const models::Model& model, const TensorMap& weights,
-                 const corpus::HostBatch& batch) {
-  double sum = 0;
-  for (int64_t s = 0; s < batch.layout.sequences; ++s) {
-    const auto begin = static_cast<size_t>(s * batch.layout.length);
-    const auto of_sequence = [&](const std::vector<int32_t>& ids) {
-      return std::span(ids).subspan(begin, static_cast<size_t>(batch.layout.length));
-    };
-    const std::vector<double> losses =
-        model->plain_losses(weights, of_sequence(batch.tokens), of_sequence(batch.labels));
-    for (size_t t = 0; t < losses.size(); ++t) sum += losses[t] * batch.loss_mask[begin + t];
+// Results of a batch by the plain implementation.
+struct PlainLosses {
+  double loss = 0;                // mean loss of the next tokens
+  double objective = 0;           // with the losses of multi-token prediction
+  std::vector<double> of_depths;  // mean loss of each of its depths
+};
+
+// A batch whose documents are computed one by one.
+class PlainBatch {
+ public:
+  PlainBatch(const models::Model& model, const corpus::HostBatch& batch)
+      : model_(model), batch_(batch), depths_(model->facts().prediction.depths) {}
+
+  PlainLosses run(const TensorMap& weights) const {
+    std::vector<Sum> all(static_cast<size_t>(depths_) + 1);
+    double objective = 0;
+    for (int64_t s = 0; s < batch_.layout.sequences; ++s) {
+      std::vector<Sum> of_sequence(all.size());
+      for (int64_t begin = s * batch_.layout.length; begin < (s + 1) * batch_.layout.length;) {
+        const int64_t end = end_of_document(begin, (s + 1) * batch_.layout.length);
+        add_document(weights, begin, end, of_sequence);
+        begin = end;
+      }
+      objective += objective_of(of_sequence);
+      for (size_t k = 0; k < all.size(); ++k) all[k].add(of_sequence[k]);
+    }
+    PlainLosses losses{.loss = all[0].sum / all[0].count, .objective = objective / all[0].count};
+    for (size_t k = 1; k < all.size(); ++k) losses.of_depths.push_back(all[k].sum / all[k].count);
+    return losses;
   }
-  return sum / batch.counted();
-}
+
+ private:
+  struct Sum {
+    double sum = 0, count = 0;
+    void add(const Sum& other) {
+      sum += other.sum;
+      count += other.count;
+    }
+  };
+
+  int64_t end_of_document(int64_t begin, int64_t end_of_sequence) const {
+    const std::vector<int32_t>& starts = batch_.segment_starts;
+    int64_t end = begin + 1;
+    while (end < end_of_sequence && (starts.empty() || starts[static_cast<size_t>(end)] ==
+                                                           starts[static_cast<size_t>(begin)]))
+      ++end;
+    return end;
+  }
+  // sums: of the next tokens, then of each depth.
+  void add_document(const TensorMap& weights, int64_t begin, int64_t end,
+                    std::vector<Sum>& sums) const {
+    const auto part = [&](const std::vector<int32_t>& ids) {
+      return std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    };
+    const auto tokens = part(batch_.tokens), labels = part(batch_.labels);
+    sums[0].add(weighted(model_->plain_losses(weights, tokens, labels), end));
+    const auto of_depths = model_->plain_prediction_losses(weights, tokens, labels);
+    for (size_t k = 0; k < of_depths.size(); ++k) sums[k + 1].add(weighted(of_depths[k], end));
+  }
+  // The losses of the labels before row `end`.
+  Sum weighted(const std::vector<double>& losses, int64_t end) const {
+    Sum sum;
+    const auto begin = static_cast<size_t>(end) - losses.size();
+    for (size_t t = 0; t < losses.size(); ++t) {
+      sum.sum += losses[t] * batch_.loss_mask[begin + t];
+      sum.count += batch_.loss_mask[begin + t];
+    }
+    return sum;
+  }
+  double objective_of(const std::vector<Sum>& sums) const {
+    double objective = sums[0].sum;
+    for (size_t k = 1; k < sums.size(); ++k)
+      if (sums[k].count > 0)
+        objective += model_->facts().prediction.loss_scale / static_cast<double>(depths_) *
+                     sums[k].sum * sums[0].count / sums[k].count;
+    return objective;
+  }
+
+  const models::Model& model_;
+  const corpus::HostBatch& batch_;
+  int64_t depths_;
+};
 
 std::vector<double> unit_direction(const std::string& name, size_t size) {
   const RandomStream stream(9, name);
@@ -50,28 +120,36 @@ void check_model(const TinyModel& tiny, DeviceKind device, const Environment& en
                                  {.table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  const std::vector<corpus::HostBatch> batches = {random_batch(model, 0, 2, 9)};
+  const std::vector<corpus::HostBatch> batches = {
+      random_batch(model, 0, 2, 9, model->facts().prediction.depths > 0)};
   TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
-  const double loss = trained.step.accumulate(batches, divisor).loss;
-  report.compare("loss", "loss", relative_error(loss, mean_loss(model, weights, batches[0])),
-                 wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative);
+  const training::StepReport step = trained.step.accumulate(batches, divisor);
+  const PlainBatch plain(model, batches[0]);
+  const PlainLosses expected = plain.run(weights);
+  const double bound = wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative;
+  report.compare("loss", "loss", relative_error(step.loss, expected.loss), bound);
+  for (size_t k = 0; k < expected.of_depths.size(); ++k) {
+    const std::string name = fmt::format("mtp_{} loss", k + 1);
+    const auto found = std::ranges::find(step.metrics, name, &MetricValue::name);
+    report.compare("loss", name, relative_error(found->value, expected.of_depths[k]), bound);
+  }
 
   for (const auto& [name, gradient] : canonical_gradients(trained.shards(), divisor)) {
     std::vector<double>& values = weights.at(name);
     const std::vector<double> start = values, direction = unit_direction(name, values.size());
     const auto loss_at = [&](double distance) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + distance * direction[i];
-      return mean_loss(model, weights, batches[0]);
+      return plain.run(weights).objective;
     };
     const double difference = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
     values = start;
     double slope = 0;
     for (size_t i = 0; i < direction.size(); ++i) slope += direction[i] * gradient[i];
-    const double bound = wide ? tolerance::kDifferenceModel
+    const double limit = wide ? tolerance::kDifferenceModel
                               : tolerance::kGoldenGradientRelative * norm(gradient) +
                                     tolerance::kGoldenGradientAbsolute;
-    report.compare("gradients", name, std::abs(slope - difference), bound);
+    report.compare("gradients", name, std::abs(slope - difference), limit);
   }
 }
 

@@ -69,11 +69,15 @@ void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
   if (tested == DeviceKind::cpu) devices.insert(devices.begin(), DeviceKind::reference);
   for (const DeviceKind device : devices) {
     const std::string type = device == DeviceKind::reference ? " fp64" : " fp32";
-    for (const TinyModel& model : tiny_models()) {
+    const auto add_model = [&](const TinyModel& model) {
       all.push_back({"model/" + model.name + type,
                      [model, device](const Environment& environment, Report& report) {
                        check_model(model, device, environment, report);
                      }});
+    };
+    for (const TinyModel& model : predicting_models()) add_model(model);
+    for (const TinyModel& model : tiny_models()) {
+      add_model(model);
       all.push_back({"layouts/" + model.name + type,
                      [model, device](const Environment& environment, Report& report) {
                        check_layouts(model, device, environment, report);

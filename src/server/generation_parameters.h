@@ -64,7 +64,7 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
 constexpr int64_t kMaxTexts = 128;  // per request
 // Most entries in an answer, including alternatives.
 constexpr int64_t kMaxPromptLogprobs = 1 << 20;
-constexpr int64_t kMaxLogprobs = 20;  // most alternatives per token
+constexpr int64_t kMaxLogprobs = 20;            // most alternatives per token
 constexpr int64_t kMaxRoutedExperts = 1 << 22;  // most experts in an answer
 
 }  // namespace megatron::server

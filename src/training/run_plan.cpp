@@ -18,6 +18,7 @@
 #include "training/adapter_run.h"
 #include "training/derived_settings.h"
 #include "training/resumed_run.h"
+#include "training/run_model.h"
 #include "training/settle.h"
 
 namespace megatron::training {
@@ -35,70 +36,6 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Startin
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
   if (start.weights == nullptr || by_flags) return {};
   return directory_source(start.weights->path());
-}
-
-// Throws Error if flags that describe the dense model, completely or in part, contradict its
-// directory.
-void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
-                       const std::string& path) {
-  models::ModelFlags flags = s.shape;
-  flags.moe = {};
-  flags.model_family.reset();
-  MG_CHECK(!flags.vocab_size || *flags.vocab_size == dense->vocab_size(),
-           "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
-           flags.vocab_size.value_or(0), path, dense->vocab_size());
-  if (flags.first_shape_flag().empty()) return;
-  // The number of positions may follow from --seq-length.
-  flags.vocab_size = flags.max_position_embeddings = std::nullopt;
-  const auto [own, stated] = models::disagreement(dense, flags);
-  const std::string different = resume::differences(own, stated);
-  MG_CHECK(
-      different.empty(),
-      "the dense model described by the flags differs from the one in {}: {}. Leave its flags out: "
-      "with --moe-use-upcycling the directory gives the shape of everything except the experts",
-      path, different);
-}
-
-models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const ShapeSource& source) {
-  const models::Model dense = models::model_from_config_json(source.config, source.path());
-  check_dense_flags(s, dense, source.directory);
-  return dense->upcycled({.moe = s.shape.moe,
-                          .granularity = s.checkpoint.upcycling_granularity,
-                          .family = s.shape.model_family});
-}
-
-models::Model find_model(const settings::TrainSettings& s, const ShapeSource& source,
-                         const corpus::Vocabulary& vocabulary, const Task* task) {
-  models::Model model;
-  if (!source) {
-    models::ModelFlags flags = s.shape;
-    flags.vocab_size = vocabulary.size;
-    model = models::model_from_flags(flags, *s.batch.seq_length);
-  } else {
-    model = (s.checkpoint.upcycle ? upcycled_model(s, source).model
-                                  : models::model_from_config_json(source.config, source.path()))
-                ->with({.hidden_dropout = s.shape.hidden_dropout,
-                        .attention_dropout = s.shape.attention_dropout,
-                        .router = s.shape.moe.training()});
-  }
-  model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
-  MG_CHECK(s.data.pretrains() == (task == nullptr),
-           "--task {} is for megatron train, {} and plan; leave it out", s.data.task, s.data.task);
-  if (task == nullptr) models::require_language_model(model, "training on next tokens");
-  else model = task->model(model, vocabulary);
-  model = with_adapter(model, s.adapters);
-  MG_CHECK(model->adapter() == nullptr || s.recompute.mlp_chunks <= 1,
-           "--mlp-chunks-for-training {} computes feed-forward blocks without their adapters, but "
-           "the model has some; leave it out",
-           s.recompute.mlp_chunks);
-  MG_CHECK(model->vocab_size() >= vocabulary.size,
-           "the model has {} tokens, but the tokenizer has {}; they do not match{}",
-           model->vocab_size(), vocabulary.size,
-           s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
-  if (source && vocabulary.tokenizer && !vocabulary.directory.empty())
-    report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model->vocab_size());
-  check_length(s.batch, model);
-  return model;
 }
 
 // Files that make a checkpoint open with the run's tokenizer, whichever flags selected it, and with
@@ -140,6 +77,9 @@ Json describe_model(const RunPlan& plan, const ShapeSource& source) {
         if (value != nullptr) original.set(key, *value);
         else if (original.contains(key)) original.set(key, Json());
       }
+    constexpr std::string_view kDepths = "num_nextn_predict_layers";
+    if (original.contains(kDepths) && config.contains(kDepths))
+      original.set(std::string(kDepths), config[kDepths]);
     const Json* const stored = config.find("torch_dtype");  // as transformers before version 5
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype",
                  stored != nullptr ? *stored : config["dtype"]);
@@ -246,6 +186,8 @@ void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& w
   models::Model stored = models::model_of(weights);
   if (plan.new_head) stored = plan.task->model(stored, plan.vocabulary);
   const models::ModelFacts& now = model->facts();
+  if (now.prediction.depths > 0)
+    stored = stored->with({.prediction = {{.depths = stored->facts().prediction.left_out}}});
   const std::vector<std::string>& names = stored->facts().label_names;
   if (weights.is_adapter() && names.size() == now.label_names.size() && !names.empty() &&
       names[0] == "LABEL_0")  // PEFT does not say the names of an adapter's head
@@ -430,7 +372,7 @@ SettledRun with_model(Settled settled, ShapeSource& source, const FindVocabulary
   settled.pass(take_tokenizer, source.directory);
   run.vocabulary =
       grow_vocabulary(settled.settings, source, [&] { return find(settled.settings, source); });
-  run.model = find_model(settled.settings, source, run.vocabulary, run.task.get());
+  run.model = model_of_run(settled.settings, source, run.vocabulary, run.task.get());
   if (composed) run.model = composed(run.model);
   settled.pass(divide, run.model);
   settled.pass(freeze, run.model);

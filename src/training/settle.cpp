@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "corpus/corpus.h"
 #include "data/requested_samples.h"
+#include "parallel/layout_text.h"
 #include "settings/recipes.h"
 #include "settings/rules.h"
 #include "tokenizers/tokenizer_file.h"
@@ -275,6 +276,19 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
                                        static_cast<int>(tensor));
 }
 
+void check_predictions(const settings::TrainSettings& s, const models::Model& model) {
+  const int64_t depths = model->facts().prediction.depths;
+  MG_CHECK(depths < *s.batch.seq_length,
+           "--mtp-num-layers is {}; a sequence of --seq-length {} has labels for at most {}",
+           depths, *s.batch.seq_length, *s.batch.seq_length - 1);
+  const std::string& layout = s.parallel.placement().layout;
+  const int64_t placed = layout.empty() ? 0 : parallel::predictions_of_layout(layout);
+  MG_CHECK(placed == 0 || placed == depths,
+           "--pipeline-model-parallel-layout '{}' has {} layers of multi-token prediction (m), but "
+           "the model has {}: change one of them (--mtp-num-layers)",
+           layout, placed, depths);
+}
+
 bool has_one_micro_batch(const data::BatchSchedule& schedule) {
   return std::ranges::all_of(schedule.stages(), [&](const data::BatchSchedule::Stage& stage) {
     return schedule.micro_batches(stage.begin) == 1;
@@ -341,6 +355,7 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
                    *s.batch.seq_length, notes);
   check_latents(s, model);
   check_experts(s, model);
+  check_predictions(s, model);
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);
   int64_t least = model->num_layers(), most = 0;

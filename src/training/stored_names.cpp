@@ -96,8 +96,9 @@ class NameSearch {
   std::map<std::string, std::string, std::less<>> by_plain_;  // names without wrappers
 };
 
+// otherwise: a predicate of two tensors that differ.
 void check_equal(const ModelDirectory& directory, const std::string& output,
-                 const std::string& table) {
+                 const std::string& table, std::string_view otherwise) {
   const checkpoint::TensorInfo &a = *directory.find(output), &b = *directory.find(table);
   // Copies of different types are equal if their values are.
   const auto same_values = [&] {
@@ -121,10 +122,15 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
       a.shape == b.shape &&
       (comparable ? same_values()
                   : std::ranges::equal(directory.bytes(output), directory.bytes(table)));
-  MG_CHECK(equal,
-           "'{}' has {} and {}, which differ, although its config.json ties them "
-           "(tie_word_embeddings); set that to false",
-           directory.path(), output, table);
+  MG_CHECK(equal, "'{}' has {} and {}, which {}", directory.path(), output, table, otherwise);
+}
+
+// The tensor of which a layer of multi-token prediction has a copy of that name; "": none.
+std::string original_of(std::string_view name, const WholeModel& whole) {
+  if (name.ends_with(".shared_head.head.weight"))
+    return whole.head.empty() ? whole.table : whole.head;
+  const bool of_layer = name.find("layers.") != name.npos;
+  return of_layer && name.ends_with(".embed_tokens.weight") ? whole.table : std::string();
 }
 
 // Throws Error: the directory is a base model saved without its head.
@@ -170,7 +176,9 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
       if (found.empty()) {
         found = output;
       } else if (directory.find(output) != nullptr && directory.find(found) != nullptr) {
-        check_equal(directory, output, found);
+        check_equal(directory, output, found,
+                    "differ, although its config.json ties them (tie_word_embeddings); set that to "
+                    "false");
         left_out_.push_back({output, "is " + found});
       }
     }
@@ -185,7 +193,13 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
     if (needed.contains(stored)) continue;
     const std::string name = search.family_name(stored);
     const std::string layer = model->prediction_layer(name);
-    if (model->is_surplus(name)) {
+    if (const std::string original = original_of(name, whole);
+        model->is_surplus(name) && !original.empty()) {
+      check_equal(directory, stored, of(original),
+                  "differ, but a layer of multi-token prediction shares the model's own; give "
+                  "--mtp-num-layers 0 to train without that layer");
+      left_out_.push_back({stored, "is " + of(original)});
+    } else if (model->is_surplus(name)) {
       left_out_.push_back({stored, "is not needed"});
     } else if (!layer.empty() && search.has(layer + ".eh_proj.weight")) {
       left_out_.push_back({stored, "predicts tokens beyond the next", layer});

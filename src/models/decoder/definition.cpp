@@ -33,12 +33,15 @@ class DecoderDefinition final : public ModelDefinition,
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
   bool is_surplus(std::string_view tensor) const override {
     const std::string_view rest = behind_prefix(tensor);
-    return is_computed_buffer(rest) || (v_.score_labels > 0 && is_of_output(tensor)) ||
+    return is_computed_buffer(rest) || is_copy_for_prediction(rest) ||
+           (v_.score_labels > 0 && is_of_output(tensor)) ||
            std::ranges::any_of(family_.buffers,
                                [&](std::string_view pattern) { return matches(pattern, rest); });
   }
   std::string prediction_layer(std::string_view tensor) const override {
-    for (int64_t i = 0; i < family_.prediction_layers; ++i) {
+    const int64_t first = v_.prediction.depths,
+                  end = std::max(family_.prediction_layers, v_.prediction.left_out);
+    for (int64_t i = first; i < end; ++i) {
       const std::string layer = "layers." + std::to_string(v_.num_layers() + i);
       const std::string_view rest = behind_prefix(tensor);
       if (rest.starts_with(layer + "."))
@@ -49,10 +52,15 @@ class DecoderDefinition final : public ModelDefinition,
   std::string_view base_prefix() const override { return family_.base_prefix; }
   std::vector<MetricDefinition> metrics() const override {
     std::vector<nn::ExpertLayer> layers;
-    for (int64_t i = 0; i < num_layers(); ++i)
-      if (const auto* moe = v_.layers[static_cast<size_t>(i)].moe())
+    for (int64_t i = 0; i < num_layers() + v_.prediction.depths; ++i)
+      if (const auto* moe = v_.layer(i).moe())
         layers.push_back({i, moe->experts, moe->correction_bias});
-    return nn::router_metrics(layers, v_.router);
+    std::vector<MetricDefinition> metrics;
+    for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth)
+      metrics.push_back({.name = prediction_loss_metric(depth)});
+    for (MetricDefinition& of_routers : nn::router_metrics(layers, v_.router))
+      metrics.push_back(std::move(of_routers));
+    return metrics;
   }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
@@ -76,6 +84,11 @@ class DecoderDefinition final : public ModelDefinition,
                                    std::span<const int32_t> labels) const override {
     return models::plain_losses(v_, family_.tensors(v_), weights, tokens, labels);
   }
+  std::vector<std::vector<double>> plain_prediction_losses(
+      const PlainTensors& weights, std::span<const int32_t> tokens,
+      std::span<const int32_t> labels) const override {
+    return models::plain_prediction_losses(v_, family_.tensors(v_), weights, tokens, labels);
+  }
 
  private:
   // A tensor's name without the base model's prefix, which files may lack or have twice.
@@ -83,6 +96,15 @@ class DecoderDefinition final : public ModelDefinition,
     const std::string_view prefix = family_.base_prefix;
     while (!prefix.empty() && tensor.starts_with(prefix)) tensor.remove_prefix(prefix.size());
     return tensor;
+  }
+  // True for a depth's own copy of the embedding or of the output layer, which files may have.
+  bool is_copy_for_prediction(std::string_view rest) const {
+    for (int64_t i = 0; i < v_.prediction.depths; ++i) {
+      const std::string layer = "layers." + std::to_string(v_.num_layers() + i);
+      if (rest == layer + ".embed_tokens.weight" || rest == layer + ".shared_head.head.weight")
+        return true;
+    }
+    return false;
   }
   // True for a tensor of the language model's output layer.
   bool is_of_output(std::string_view tensor) const {
@@ -100,14 +122,19 @@ class DecoderDefinition final : public ModelDefinition,
 };
 
 double DecoderDefinition::training_flops(int64_t length) const {
-  const double h = real(v_.hidden_size);
-  double forward =
-      2 * real(length) * h * real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
-  const auto part_flops = [&](auto kind, const auto& config) {
+  const double h = real(v_.hidden_size), depths = real(v_.prediction.depths),
+               head = 2 * real(length) * h *
+                      real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
+  const auto of_part = [&](auto kind, const auto& config) {
     return decltype(kind)::forward_flops(config, v_.hidden_size, length);
   };
-  for (const LayerValue& layer : v_.layers)
-    forward += visit_part(layer.mixer, part_flops) + visit_part(layer.feed_forward, part_flops);
+  const auto of_layer = [&](const LayerValue& layer) {
+    return visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
+  };
+  double forward = head;
+  for (const LayerValue& layer : v_.layers) forward += of_layer(layer);
+  if (depths > 0)
+    forward += depths * (of_layer(v_.prediction.layer) + 4 * real(length) * h * h + head);
   return 3 * forward;
 }
 
@@ -132,8 +159,20 @@ int64_t DecoderDefinition::context_class(int64_t length) const {
   return -changes;
 }
 
+// The number of depths in files of the model does not change when it leaves them out.
+void set_prediction(DecoderValue& value, const PredictionChange& change) {
+  PredictionValue& p = value.prediction;
+  const int64_t known = std::max(p.depths, p.left_out);
+  if (known == 0) p.layer = value.layers.back();
+  p.depths = change.depths;
+  p.left_out = change.depths > 0 ? 0 : known;
+  p.loss_scale = change.loss_scale;
+  p.detached = change.detached;
+}
+
 // As in transformers' classes for sequence classification: no factor or cap of logits.
 void set_score_head(DecoderValue& value, const ScoreHead& head) {
+  set_prediction(value, {});
   value.score_label_names = head.label_names;
   value.score_labels = std::ssize(head.label_names);
   value.score_pad_token = head.padding;
@@ -169,6 +208,7 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
     other.router.states_router_logits = v_.router.states_router_logits;
   }
   const auto& adapter = changes.adapter != nullptr ? changes.adapter : adapter_;
+  if (changes.prediction) set_prediction(other, *changes.prediction);
   if (changes.score_head) set_score_head(other, *changes.score_head);
   const Model changed = decoder_model(other, family_, form_, adapter);
   if (changes.adapter != nullptr) {
@@ -176,7 +216,8 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
     check_adapter(*adapter,
                   *changed->build(shapes_only, DType::f32, 0, {.layers = num_layers()}, {}));
   }
-  if (!changes.score_head) return changed;
+  const bool predicts = changes.prediction && changes.prediction->depths > 0;
+  if (!changes.score_head && !predicts) return changed;
   // Throws Error if config.json could not say so.
   static_cast<void>(changed->config_json(DType::f32));
   return changed;

@@ -22,4 +22,11 @@ std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors&
                                  const PlainTensors& weights, std::span<const int32_t> tokens,
                                  std::span<const int32_t> labels);
 
+// ModelDefinition::plain_prediction_losses(), in the same way.
+std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,
+                                                         const FamilyTensors& map,
+                                                         const PlainTensors& weights,
+                                                         std::span<const int32_t> tokens,
+                                                         std::span<const int32_t> labels);
+
 }  // namespace megatron::models

@@ -29,6 +29,9 @@ int64_t parameter_count(const DecoderValue& v) {
     size += v.vocab_size * h;
   }
   for (const LayerValue& layer : v.layers) size += count(layer, h);
+  if (v.prediction.depths > 0)
+    size += v.prediction.depths *
+            (count(v.prediction.layer, h) + 2 * h * h + 3 * v.final_norm.parameters(h));
   return size;
 }
 
@@ -52,6 +55,9 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .parameters = parameter_count(v),
       .rms_norm = v.layers.at(0).norm.kind == nn::Normalization::rms_norm,
       .tied = !v.untied,
+      .prediction = {.depths = v.prediction.depths,
+                     .left_out = v.prediction.left_out,
+                     .loss_scale = v.prediction.loss_scale},
       .score_labels = v.score_labels,
       .score_padding = v.score_pad_token,
       .label_names = v.score_label_names,

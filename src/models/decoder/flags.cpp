@@ -358,6 +358,10 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.embedding_init_std = f.embedding_init_method_std;
   value.xavier_init = f.init_method_xavier_uniform;
   apply_mup(f, value);
+  value.prediction = {.depths = f.mtp_num_layers.value_or(0),
+                      .layer = value.layers.back(),
+                      .loss_scale = f.mtp_loss_scaling_factor,
+                      .detached = f.mtp_detach_heads};
   return value;
 }
 

@@ -63,7 +63,7 @@ DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std:
                                                 bool norm) const {
   Branch branch;
   if (std::holds_alternative<NoOp>(value)) return branch;
-  const LayerValue& layer = place.model.layers[static_cast<size_t>(place.index)];
+  const LayerValue& layer = place.model.layer(place.index);
   const int64_t hidden = place.model.hidden_size;
   if (norm && layer.norm_before)
     branch.norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
@@ -79,7 +79,7 @@ DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std:
 }
 
 DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
-  const LayerValue& layer = place.model.layers[static_cast<size_t>(place.index)];
+  const LayerValue& layer = place.model.layer(place.index);
   const std::string name = "layers." + std::to_string(place.index);
   order_ = layer.order;
   residual_multiplier_ = layer.residual_multiplier;

@@ -59,7 +59,7 @@ class PositionTables {
 struct LayerPlace {
   const DecoderValue& model;
   const PositionTables& positions;  // borrowed by the layer
-  int64_t index = 0;                // index in the model
+  int64_t index = 0;                // DecoderValue::layer()
   int64_t state_layer = 0;          // index in a SequenceState
   uint64_t seed = 0;                // dropout seed
 };

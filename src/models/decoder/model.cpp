@@ -41,11 +41,11 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
                            name != "position_embedding.weight";
   if (!name.starts_with("layers.")) return;
   const size_t dot = name.find('.', 7);
-  const auto index = static_cast<size_t>(std::stoll(name.substr(7, dot - 7)));
+  const int64_t index = std::stoll(name.substr(7, dot - 7));
   constexpr std::string_view kMixer = ".attention";
   const std::string_view rest = std::string_view(name).substr(dot);
   if (!rest.starts_with(kMixer)) return;
-  visit_part(value.layers[index].mixer, [&](auto kind, const auto& config) {
+  visit_part(value.layer(index).mixer, [&](auto kind, const auto& config) {
     const auto rows = decltype(kind)::matrices(config, rest.substr(kMixer.size()));
     if (!rows.empty()) placed.matrices = rows;
   });
@@ -70,16 +70,33 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   build_positions(runtime, type);
   build_layers(builder, seed);
   if (part.head) build_head(builder);
+  build_depths(builder, seed);
   list_parameters(builder);
   list_states(builder);
   list_blocks();
 }
 
+// The embedding's table, if this part has a use for it: lookups of the tokens, those of the depths
+// of prediction, and the output layer. The table of another part than the first is a copy.
+void DecoderModel::build_table(nn::Builder& builder) {
+  const DecoderValue& v = value_;
+  const int of_depths = static_cast<int>(depths());
+  std::vector<int> uses;
+  const auto add_use = [&](int ops) {
+    uses.push_back(ops);
+    return static_cast<int>(std::ssize(uses)) - 1;
+  };
+  if (part_.embedding) add_use(1);
+  if (of_depths > 0) prediction_use_ = add_use(of_depths);
+  if (!v.untied && part_.head) output_.use = add_use(1 + of_depths);
+  if (uses.empty()) return;
+  embedding_ = std::make_unique<nn::VocabularyTable>(builder, "embedding", v.vocab_size,
+                                                     v.hidden_size, embedding_init(v), uses);
+}
+
 void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
   const DecoderValue& v = value_;
-  const bool is_output = !v.untied && part_.head;
-  embedding_ = std::make_unique<nn::VocabularyTable>(
-      builder, "embedding", v.vocab_size, v.hidden_size, embedding_init(v), is_output ? 2 : 1);
+  build_table(builder);
   embedding_->adapt_lookups(builder);
   if (v.learned_positions) {
     position_embedding_ = std::make_unique<nn::PositionTable>(
@@ -91,14 +108,15 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
 
 // The tables that layers of this part use.
 void DecoderModel::build_positions(Runtime& runtime, DType type) {
-  for (int64_t i = 0; i < part_.layers; ++i) {
-    const LayerValue& layer = value_.layers[static_cast<size_t>(part_.first_layer + i)];
+  const auto add = [&](const LayerValue& layer) {
     visit_part(layer.mixer, [&](auto kind, const auto& config) {
       if (const auto use = decltype(kind)::rotary(config))
         positions_.add(*use, value_, runtime, type);
     });
     if (const auto* a = layer.attention()) positions_.add(*a, value_, runtime, type);
-  }
+  };
+  for (int64_t i = 0; i < part_.layers; ++i) add(value_.layer(part_.first_layer + i));
+  if (depths() > 0) add(value_.prediction.layer);
 }
 
 void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
@@ -115,25 +133,35 @@ void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
 void DecoderModel::build_head(nn::Builder& builder) {
   const DecoderValue& v = value_;
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
-  if (v.score_labels > 0) {
-    own_output_ = std::make_unique<nn::VocabularyTable>(builder, "score", v.score_labels,
-                                                        v.hidden_size, matrix_init(v), 1);
-    own_output_->adapt_output(builder);
-    output_ = {.table = own_output_.get(), .use = 0};
+  if (!part_.embedding) build_table(builder);
+  if (!v.untied) {
+    output_.table = embedding_.get();
     return;
   }
-  if (!v.untied && part_.embedding) {
-    output_ = {.table = embedding_.get(), .use = 1};
-    return;
-  }
-  // The output layer is then initialised like an embedding.
-  const bool mup = v.width_multiplier != 1;
-  // A tied table whose first use is in another part has the name of that use.
+  const bool scores = v.score_labels > 0, mup = v.width_multiplier != 1;
+  const int ops = 1 + static_cast<int>(depths());
+  // With muP, the output layer is initialised like an embedding.
   own_output_ = std::make_unique<nn::VocabularyTable>(
-      builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,
-      v.untied && !mup ? matrix_init(v) : embedding_init(v), 1);
-  if (v.untied) own_output_->adapt_output(builder);
+      builder, scores ? "score" : "output", scores ? v.score_labels : v.vocab_size, v.hidden_size,
+      scores || !mup ? matrix_init(v) : embedding_init(v), std::span(&ops, 1));
+  own_output_->adapt_output(builder);
   output_ = {.table = own_output_.get(), .use = 0};
+}
+
+void DecoderModel::build_depths(nn::Builder& builder, uint64_t seed) {
+  const Trunk trunk{
+      .final_norm = [this](Tape& tape, const Bundle& in) { return final_norm(tape, in); },
+      .embedding = [this](
+                       Tape& tape,
+                       const Tensor& tokens) { return embedded(tape, tokens, prediction_use_); }};
+  for (int64_t depth = 1; depth <= depths(); ++depth)
+    depths_.push_back(
+        std::make_unique<PredictionDepth>(builder,
+                                          LayerPlace{.model = value_,
+                                                     .positions = positions_,
+                                                     .index = value_.num_layers() + depth - 1,
+                                                     .seed = seed},
+                                          depth, trunk));
 }
 
 void DecoderModel::list_parameters(nn::Builder& builder) {
@@ -142,7 +170,8 @@ void DecoderModel::list_parameters(nn::Builder& builder) {
   expert_adapters_ = builder.take_expert_adapters();
   for (const auto& placed : owned_) {
     describe(*placed, value_);
-    if (placed->role == parallel::Role::embedding && !value_.untied) {
+    if (placed->role == parallel::Role::embedding &&
+        (!value_.untied || value_.prediction.depths > 0)) {
       placed->tied_across_stages = part_.embedding != part_.head;
       placed->counted = placed->counted && part_.embedding;
     }
@@ -179,6 +208,13 @@ void DecoderModel::list_blocks() {
     const std::string name = layer_name(part_.first_layer + i);
     blocks_.push_back({{.name = name, .parameters = parameters_below({name})}, layer->segments()});
   }
+  for (int64_t i = 0; i < depths(); ++i) {
+    const std::string name = layer_name(value_.num_layers() + i);
+    const std::string norm = i == 0 ? "final_norm" : "";
+    blocks_.push_back({{.name = name, .parameters = parameters_below({norm, "embedding", name})},
+                       depths_[static_cast<size_t>(i)]->segments(),
+                       true});
+  }
   if (part_.head) {
     const std::string output = value_.score_labels > 0 ? "score"
                                : value_.untied         ? "output"
@@ -187,8 +223,12 @@ void DecoderModel::list_blocks() {
   }
 }
 
+Var DecoderModel::embedded(Tape& tape, const Tensor& tokens, int use) const {
+  return ops::scale(tape, embedding_->look_up(tape, tokens, use), embedding_scale_);
+}
+
 Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
-  Var x_TH = ops::scale(tape, embedding_->look_up(tape, batch.tokens, 0), embedding_scale_);
+  Var x_TH = embedded(tape, batch.tokens, 0);
   if (position_embedding_ != nullptr)
     x_TH = ops::add(tape, x_TH, position_embedding_->look_up(tape, batch.positions));
   const Var hidden_TH = (*embedding_dropout_)(tape, x_TH, batch, phase == Phase::train);
@@ -197,6 +237,8 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
 
 Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {
   MG_ASSERT(part_.head);
+  const std::string trunk = PredictionDepth::output_name(0);
+  if (in.contains(trunk)) return in[trunk];
   return (*final_norm_)(tape, in["hidden"], residual_of(in)).normed;
 }
 
@@ -208,8 +250,24 @@ Var DecoderModel::head_input(Tape& tape, const Bundle& in) const {
 Tensor DecoderModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   if (value_.score_labels == 1)
     return ops::squared_error(tape, logits(tape, in), batch.targets, batch.loss_weights);
-  return output_.table->loss(tape, head_input(tape, in), batch.labels, batch.loss_weights,
-                             output_.use, value_.logits_soft_cap);
+  const Tensor loss = output_.table->loss(tape, head_input(tape, in), batch.labels,
+                                          batch.loss_weights, output_.use, value_.logits_soft_cap);
+  add_prediction_losses(tape, in, batch);
+  return loss;
+}
+
+// The losses of the depths are in the objective and among the metrics.
+void DecoderModel::add_prediction_losses(Tape& tape, const Bundle& in,
+                                         const nn::Batch& batch) const {
+  for (int64_t depth = 1; depth <= depths(); ++depth) {
+    const std::string name = PredictionDepth::output_name(depth);
+    if (!in.contains(name)) return;  // evaluation leaves them out
+    const nn::PredictedTokens& of = batch.predicted.at(static_cast<size_t>(depth - 1));
+    const Tensor loss = output_.table->loss(tape, ops::scale(tape, in[name], value_.logits_scale),
+                                            of.labels, of.loss_weights, output_.use,
+                                            value_.logits_soft_cap, value_.prediction.detached);
+    tape.report(prediction_loss_metric(depth), {.values = loss, .weights = of.counts});
+  }
 }
 
 Var DecoderModel::logits(Tape& tape, const Bundle& in) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/decoder/layer.h"
+#include "models/decoder/prediction.h"
 #include "models/decoder/value.h"
 #include "models/model.h"
 #include "models/stage.h"
@@ -46,15 +47,20 @@ class DecoderModel final : public Stage {
   std::vector<nn::LayerCache> layer_caches() const override;
 
  private:
+  int64_t depths() const { return part_.head ? value_.prediction.depths : 0; }
+  void build_table(nn::Builder& builder);
   void build_embedding(nn::Builder& builder, uint64_t seed);
   void build_positions(Runtime& runtime, DType type);
   void build_layers(nn::Builder& builder, uint64_t seed);
   void build_head(nn::Builder& builder);
+  void build_depths(nn::Builder& builder, uint64_t seed);
   void list_parameters(nn::Builder& builder);
   void list_states(nn::Builder& builder);
   void list_blocks();
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
+  Var embedded(Tape& tape, const Tensor& tokens, int use) const;
   Var head_input(Tape& tape, const Bundle& in) const;
+  void add_prediction_losses(Tape& tape, const Bundle& in, const nn::Batch& batch) const;
 
   // The use of a table that serves as the output layer.
   struct Output {
@@ -70,7 +76,9 @@ class DecoderModel final : public Stage {
   std::unique_ptr<nn::VocabularyTable> embedding_, own_output_;
   std::unique_ptr<nn::PositionTable> position_embedding_;
   std::unique_ptr<nn::Dropout> embedding_dropout_;
+  int prediction_use_ = 0;  // of the embedding, by the depths of prediction
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::vector<std::unique_ptr<PredictionDepth>> depths_;
   std::unique_ptr<nn::AddNorm> final_norm_;
   Output output_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;

@@ -17,9 +17,28 @@ class PlainDecoder : private PlainParts {
       : PlainParts(value, map, weights), v_(value) {}
 
   Row losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
+    return losses_of(trunk(tokens), labels);
+  }
+
+  // Row k - 1: the losses of depth k, for all tokens but the last k.
+  Rows prediction_losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
+    Rows x = trunk(tokens), losses;
+    for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth) {
+      const auto shift = std::min(static_cast<size_t>(depth), tokens.size());
+      x = predicted(x, tokens.subspan(shift), depth);
+      losses.push_back(losses_of(x, labels.subspan(shift)));
+    }
+    return losses;
+  }
+
+ private:
+  Rows trunk(std::span<const int32_t> tokens) const {
     Rows x = embedded(tokens);
     for (int64_t i = 0; i < v_.num_layers(); ++i) add_layer(x, i);
-    x = normed(x, "final_norm", v_.final_norm);
+    return normed(x, "final_norm", v_.final_norm);
+  }
+
+  Row losses_of(const Rows& x, std::span<const int32_t> labels) const {
     const bool scores = v_.score_labels > 0;
     const Row head = tensor(scores      ? "score.weight"
                             : v_.untied ? "output.weight"
@@ -30,7 +49,22 @@ class PlainDecoder : private PlainParts {
     return losses;
   }
 
- private:
+  // Output of a depth from that of the one before, of which the last token has no next one.
+  Rows predicted(const Rows& before, std::span<const int32_t> next_tokens, int64_t depth) const {
+    const int64_t index = v_.num_layers() + depth - 1;
+    const std::string name = "layers." + std::to_string(index) + ".";
+    const Rows embedding = normed(embedded(next_tokens), name + "embedding_norm", v_.final_norm);
+    const Rows hidden = normed(before, name + "hidden_norm", v_.final_norm);
+    Rows joined;
+    for (size_t t = 0; t < next_tokens.size(); ++t) {
+      joined.push_back(embedding[t]);
+      joined.back().insert(joined.back().end(), hidden[t].begin(), hidden[t].end());
+    }
+    Rows x = linear(joined, name + "projection", v_.hidden_size, false);
+    add_layer(x, index);
+    return normed(x, name + "final_norm", v_.final_norm);
+  }
+
   Rows embedded(std::span<const int32_t> tokens) const {
     const auto hidden = static_cast<size_t>(v_.hidden_size);
     const Row table = tensor("embedding.weight", {v_.vocab_size, v_.hidden_size});
@@ -56,7 +90,7 @@ class PlainDecoder : private PlainParts {
   }
 
   void add_layer(Rows& x, int64_t index) const {
-    const LayerValue& layer = v_.layers[static_cast<size_t>(index)];
+    const LayerValue& layer = v_.layer(index);
     const std::string name = "layers." + std::to_string(index) + ".";
     const bool mixes = !std::holds_alternative<NoOp>(layer.mixer),
                feeds = !std::holds_alternative<NoOp>(layer.feed_forward);
@@ -118,6 +152,14 @@ std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors&
                                  const PlainTensors& weights, std::span<const int32_t> tokens,
                                  std::span<const int32_t> labels) {
   return PlainDecoder(value, map, weights).losses(tokens, labels);
+}
+
+std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,
+                                                         const FamilyTensors& map,
+                                                         const PlainTensors& weights,
+                                                         std::span<const int32_t> tokens,
+                                                         std::span<const int32_t> labels) {
+  return PlainDecoder(value, map, weights).prediction_losses(tokens, labels);
 }
 
 }  // namespace megatron::models

@@ -28,6 +28,23 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   visit_part(layer.feed_forward, check_part);
 }
 
+void check_prediction(const DecoderValue& model) {
+  constexpr int64_t kMaxDepths = 16;
+  const PredictionValue& p = model.prediction;
+  MG_CHECK(p.depths >= 0 && p.depths <= kMaxDepths,
+           "--mtp-num-layers is {}; it must lie in [0, {}]", p.depths, kMaxDepths);
+  if (p.depths == 0) return;
+  check_layer(model, p.layer);
+  check_number(p.loss_scale, p.loss_scale >= 0, "mtp-loss-scaling-factor", "0 or more");
+  MG_CHECK(!model.learned_positions,
+           "--mtp-num-layers {} needs --position-embedding-type rope, yarn or none: learned "
+           "positions are added to embeddings, which each depth reads at other places",
+           p.depths);
+  MG_CHECK(model.score_labels == 0,
+           "--mtp-num-layers {} is for language models, and this one scores texts; use 0",
+           p.depths);
+}
+
 }  // namespace
 
 const nn::AttentionConfig* DecoderValue::first_attention() const {
@@ -74,6 +91,7 @@ void DecoderValue::check() const {
     if (before == nullptr || !(layer == *before)) check_layer(*this, layer);
     before = &layer;
   }
+  check_prediction(*this);
   check_norm(final_norm);
   check_number(embedding_scale, embedding_scale != 0, "embedding-multiplier", "other than 0");
   check_number(logits_scale, logits_scale != 0, "output-multiplier", "other than 0");

@@ -41,6 +41,21 @@ struct LayerValue {
   nn::MoeConfig* moe() { return std::get_if<nn::MoeConfig>(&feed_forward); }
 };
 
+// Multi-token prediction (DeepSeek-AI 2024, section 2.2): depth k = 1, 2, ... predicts the token k
+// + 1 places ahead. With h_0 the trunk's output after its final norm,
+//   h_k = norm(layer(projection [norm(embedding of the k-th next token) | norm(h_{k-1})])),
+// and the model's own output layer gives the logits of h_k. Only training computes the depths.
+struct PredictionValue {
+  int64_t depths = 0;  // 0: none
+  // Depths in the files that the model was read from, which it leaves out.
+  int64_t left_out = 0;
+  LayerValue layer;         // of every depth
+  double loss_scale = 0.1;  // factor of the mean of their losses, relative to that of the trunk
+  bool detached = false;    // their losses have no gradient in trunk, embedding and output layer
+
+  bool operator==(const PredictionValue&) const = default;
+};
+
 // problem_type in config.json. by_labels: regression for one label, single_label_classification for
 // several. classification: the latter for one label. unnamed: the key is absent.
 enum class ScoreProblem { by_labels, unnamed, classification };
@@ -53,6 +68,7 @@ struct DecoderValue {
   bool rounds_embedding_scale = false;             // rounds it to the model's type, as Gemma does
   std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers use
   std::vector<LayerValue> layers;
+  PredictionValue prediction;
   nn::NormConfig final_norm;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
   bool untied = false;                           // separate output weights
@@ -80,6 +96,10 @@ struct DecoderValue {
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Layer `index` in tensor names, which number the depths of prediction after the last layer.
+  const LayerValue& layer(int64_t index) const {
+    return index < num_layers() ? layers[static_cast<size_t>(index)] : prediction.layer;
+  }
   // Number of tokens of the longest text that the model is made for: max_position_embeddings,
   // multiplied by the factor of linear and dynamic scaling; with YaRN, the original context times
   // the factor. With llama3, longrope and several named tables (Gemma 3), max_position_embeddings

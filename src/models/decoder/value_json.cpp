@@ -234,6 +234,11 @@ Json to_json(const DecoderValue& value) {
     write(norm, value.final_norm, kNorm);
     to.emplace_back("final-norm", std::move(norm));
   }
+  if (value.prediction.depths > 0) {
+    Json::Object prediction = {{"depths", value.prediction.depths}};
+    write_layer(prediction, value.prediction.layer);
+    to.emplace_back("prediction", std::move(prediction));
+  }
   // One unnamed table is the model's own.
   for (const auto& [name, rotary] : value.rotary) {
     Json::Object table;
@@ -275,6 +280,12 @@ DecoderValue decoder_from_json(const Json& json) {
     value.final_norm = {};
     kNorm(value.final_norm, of_norm);
     of_norm.refuse_unknown();
+  }
+  if (const Json* prediction = reader.object("prediction")) {
+    Reader of_prediction(*prediction);
+    of_prediction("depths", value.prediction.depths, true);
+    value.prediction.layer = read_layer(of_prediction);
+    of_prediction.refuse_unknown();
   }
   for (const auto& [name, table] : json.as_object()) {
     constexpr std::string_view kPrefix = "rotary.";

@@ -125,7 +125,8 @@ FamilyTensors deepseek_tensors(const DecoderValue& value) {
                          {"mlp.router.correction", "mlp.gate.e_score_correction_bias"},
                          {"mlp.shared.up", "mlp.shared_experts.gate_proj", Take::gate},
                          {"mlp.shared.up", "mlp.shared_experts.up_proj", Take::up},
-                         {"mlp.shared.down", "mlp.shared_experts.down_proj"}});
+                         {"mlp.shared.down", "mlp.shared_experts.down_proj"}},
+                        true);
 }
 
 }  // namespace megatron::models

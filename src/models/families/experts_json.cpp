@@ -80,14 +80,27 @@ Json write_common_of_experts(const DecoderValue& value, const CommonForm& form) 
 }
 
 FamilyTensors expert_tensors(const DecoderValue& value, const ExpertNames& names,
-                             std::vector<TensorName> others) {
+                             std::vector<TensorName> others, bool predicts) {
   FamilyTensors map = llama_tensors(value);
   map.layer.push_back({"mlp.router.weight", names.router});
   map.layer.push_back({"mlp.experts.up", names.gate, Take::experts_gate});
   map.layer.push_back({"mlp.experts.up", names.up, Take::experts_up});
   map.layer.push_back({"mlp.experts.down", names.down, Take::experts});
   map.layer.insert(map.layer.end(), others.begin(), others.end());
+  if (predicts)
+    map.layer.insert(map.layer.end(), std::begin(kPredictionTensors), std::end(kPredictionTensors));
   return map;
+}
+
+void read_prediction(const Json& j, DecoderValue& value) {
+  constexpr std::string_view kKey = "num_nextn_predict_layers";
+  if (present(j, kKey) == nullptr) return;
+  value.prediction.depths = count(j, kKey);
+  value.prediction.layer = value.layers.back();
+}
+
+void write_prediction(const DecoderValue& value, Json& j) {
+  j.set("num_nextn_predict_layers", value.prediction.depths);
 }
 
 }  // namespace megatron::models

@@ -40,7 +40,12 @@ struct ExpertNames {
   std::string_view gate = "mlp.experts.#.gate_proj", up = "mlp.experts.#.up_proj",
                    down = "mlp.experts.#.down_proj";
 };
+// predicts: the family has multi-token prediction.
 FamilyTensors expert_tensors(const DecoderValue& value, const ExpertNames& names,
-                             std::vector<TensorName> others = {});
+                             std::vector<TensorName> others = {}, bool predicts = false);
+
+// Reads and writes num_nextn_predict_layers; the depths of prediction are like the last layer.
+void read_prediction(const Json& config, DecoderValue& value);
+void write_prediction(const DecoderValue& value, Json& config);
 
 }  // namespace megatron::models

@@ -39,8 +39,7 @@ struct QkvRows {
 };
 
 QkvRows qkv_rows(const DecoderValue& value, const std::string& layer) {
-  const nn::AttentionConfig* a =
-      value.layers.at(static_cast<size_t>(std::stoll(layer))).attention();
+  const nn::AttentionConfig* a = value.layer(std::stoll(layer)).attention();
   MG_ASSERT(a != nullptr);
   return {a->head_size, a->heads, a->kv_heads};
 }

@@ -35,6 +35,13 @@ struct TensorName {
   Take take = Take::all;
 };
 
+// The tensors of a depth of multi-token prediction besides those of its layer, as DeepSeek-V3 and
+// GLM-4.5 name them.
+inline constexpr TensorName kPredictionTensors[] = {{"embedding_norm", "enorm"},
+                                                    {"hidden_norm", "hnorm"},
+                                                    {"projection", "eh_proj"},
+                                                    {"final_norm", "shared_head.norm"}};
+
 struct FamilyTensors {
   // Prefix of a layer's tensors: "model.layers.*.", where '*' is its number.
   std::string layer_prefix;

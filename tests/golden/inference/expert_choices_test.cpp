@@ -1,10 +1,11 @@
 // The experts that an engine reports for each token are those of one pass over the whole text.
+#include "inference/expert_choices.h"
+
 #include <map>
 
 #include "base/error.h"
 #include "golden/inference/support.h"
 #include "inference/engine.h"
-#include "inference/expert_choices.h"
 #include "kernels/observer.h"
 
 namespace megatron::testing {

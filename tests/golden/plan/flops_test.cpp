@@ -61,6 +61,16 @@ TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
   }
 }
 
+TEST(Flops, AreThoseOfMultiTokenPrediction) {
+  for (const char* name : {"glm4_moe", "deepseek_v3"}) {
+    const models::Model model = models::model_from_config_json(testing::family_config(name))
+                                    ->with({.prediction = models::PredictionChange{.depths = 2}});
+    Runtime meta({DeviceKind::meta, 0}, 1);
+    EXPECT_DOUBLE_EQ(model->training_flops(24), executed_flops(*whole_on(meta, model), meta, 24))
+        << name;
+  }
+}
+
 constexpr double kTokens = 128, kAttention = 2097152, kHead = 64 * 1000,
                  kLayer = 47104;  // of small_llama(): attention, and weights
 double products(double weights) { return 2 * kTokens * weights; }

@@ -469,8 +469,9 @@ TEST(RoutedExperts, AreThoseOfTheEngine) {
   const auto own =
       inference::generate(same.model, same.runtime, {&request, 1}, {.vocabulary = 256})[0];
   ASSERT_EQ(own.expert_choices.size(), (4 + own.tokens.size()) * 4);
-  EXPECT_EQ(choice["routed_experts"],
-            inference::expert_choices_json(own.expert_choices, *same.model.model()->facts().experts));
+  EXPECT_EQ(
+      choice["routed_experts"],
+      inference::expert_choices_json(own.expert_choices, *same.model.model()->facts().experts));
   const Json chat = served.get("/v1/chat/completions",
                                R"({"messages": [{"role": "user", "content": "x"}], )" + more);
   EXPECT_GE(chat["choices"].as_array()[0]["routed_experts"].as_array().size(), 6u);

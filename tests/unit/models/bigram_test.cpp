@@ -61,12 +61,12 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
   };
   nn::Builder builder(runtime, type, placement, ranks);
   embedding_ = std::make_unique<nn::VocabularyTable>(builder, "embedding", vocabulary, hidden,
-                                                     nn::normal(1), 1);
+                                                     nn::normal(1), std::vector<int>{1});
   norm_ = std::make_unique<nn::AddNorm>(
       builder, "norm", hidden,
       nn::NormConfig{.kind = nn::Normalization::rms_norm, .epsilon = kEpsilon});
   output_ = std::make_unique<nn::VocabularyTable>(builder, "output", vocabulary, hidden,
-                                                  nn::normal(1), 1);
+                                                  nn::normal(1), std::vector<int>{1});
   owned_ = builder.take();
   for (const auto& placed : owned_) parameters_.push_back(placed.get());
   blocks_.push_back(

@@ -102,6 +102,32 @@ TEST(Families, ParametersAreCounted) {
   }
 }
 
+// Depths of multi-token prediction are left out when a config.json is read, and can be taken in.
+TEST(Families, DepthsOfPredictionAreCountedAndComeBack) {
+  const auto predicting = [](const Model& model, int64_t depths) {
+    return model->with({.prediction = PredictionChange{.depths = depths}});
+  };
+  const Model glm = model_from_config_json(testing::family_config("glm4_moe")),
+              deepseek = model_from_config_json(testing::family_config("deepseek_v3"));
+  DecoderValue value = testing::plain_decoder();
+  value.prediction = {.depths = 1, .layer = value.layers.back()};
+  for (const Model& model : {predicting(glm, 1), predicting(deepseek, 2), decoder_model(value)}) {
+    Runtime meta({DeviceKind::meta, 0}, 1);
+    const auto stage = model.build(meta, DType::f32, 0);
+    int64_t elements = 0;
+    for (const parallel::ParameterSpec* placed : stage->parameters())
+      elements += placed->parameter.value.elements();
+    EXPECT_EQ(model->parameter_count(), elements);
+    const int64_t depths = model->facts().prediction.depths;
+    const Model read = model_from_config_json(model->config_json(DType::f32));
+    EXPECT_EQ(read->facts().prediction.depths, 0);
+    EXPECT_EQ(read->facts().prediction.left_out, depths);
+    EXPECT_EQ(predicting(read, depths)->describe(), model->describe());
+    EXPECT_EQ(predicting(model, 0)->describe(), read->describe());
+  }
+  EXPECT_THROW(predicting(model_from_config_json(testing::family_config("llama")), 1), Error);
+}
+
 // A description contains everything about a model, and a saved config.json all that its family
 // needs.
 TEST(Families, DescriptionsComeBack) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "parallel/layout_text.h"
 
 namespace megatron::parallel {
 namespace {
@@ -117,8 +118,15 @@ TEST(PlaceLayers, ByMegatronsLayouts) {
     if (number(entry, "mtp")) {
       const size_t m = placement.layout.find('m');
       if (m == std::string::npos) continue;  // another flag sets its number of MTP layers
-      expect_error(layers, shape, placement, {fmt::format("'m' at character {}", m + 1), "MTP"});
       ++mtp;
+      if (placement.layout.find('|', m) != std::string::npos) {  // a stage of its own
+        expect_error(layers, shape, placement, {fmt::format("'m' at character {}", m + 1), "MTP"});
+      } else if (entry.contains("error")) {
+        EXPECT_THROW(place_layers(layers, shape, placement), Error) << placement.layout;
+      } else {
+        compare(place_layers(layers, shape, placement), shape, entry);
+        EXPECT_EQ(predictions_of_layout(placement.layout), *number(entry, "mtp"));
+      }
     } else if (entry.contains("error")) {
       EXPECT_THROW(place_layers(layers, shape, placement), Error) << placement.layout;
       ++refused;
@@ -155,7 +163,8 @@ TEST(PlaceLayers, ABadLayoutNamesTheCharacter) {
   expect("EttE|ttL", {"'E' at character 4", "twice"});
   expect("EttL|ttL", {"'L' at character 4", "once"});
   expect("Ett|tt", {"'t' at character 6", "must come last"});
-  expect("EttmttL", {"'m' at character 4", "MTP"});
+  expect("EttmttL", {"'t' at character 5", "MTP"});
+  expect("Etttt|mm|L", {"'m' at character 7", "MTP", "in the virtual stage of the loss"});
   expect("|", {"has no E"});
   expect("Ett|tttL", {"has 5 layers", "--num-layers is 4"});
   expect("Ett|tt|L", {"3 virtual stages", "--pipeline-model-parallel-size 2"});

@@ -180,7 +180,7 @@ std::unique_ptr<Sublayer> HeadMixer::build(nn::Builder& builder, const std::stri
   return std::make_unique<AttentionSublayer>(
       builder, name, config,
       nn::AttentionPlace{.hidden = model.hidden_size,
-                         .norm = model.layers[static_cast<size_t>(place.index)].norm,
+                         .norm = model.layer(place.index).norm,
                          .rotary = place.positions.rotary(rotary(config)),
                          .temperature = place.positions.temperature(config),
                          .dropout = model.attention_dropout,

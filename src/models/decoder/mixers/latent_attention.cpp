@@ -111,7 +111,7 @@ std::unique_ptr<Sublayer> LatentMixer::build(nn::Builder& builder, const std::st
   return std::make_unique<LatentSublayer>(
       builder, name, config,
       nn::LatentAttentionPlace{.hidden = model.hidden_size,
-                               .norm = model.layers[static_cast<size_t>(place.index)].norm.kind,
+                               .norm = model.layer(place.index).norm.kind,
                                .rotary = place.positions.rotary(rotary(config)),
                                .score_scale = score_scale(config, model),
                                .dropout = model.attention_dropout,

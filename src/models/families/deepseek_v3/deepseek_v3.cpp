@@ -2,6 +2,7 @@
 // groups of experts.
 #include "models/families/all.h"
 #include "models/families/deepseek_json.h"
+#include "models/families/experts_json.h"
 
 namespace megatron::models {
 namespace deepseek_v3 {
@@ -31,7 +32,9 @@ DecoderValue read(const Json& j) {
                     .correction_bias = true,
                     .interleaved = boolean(j, "rope_interleave")};
   form.router.group_best = form.router.groups > 1 ? 2 : 1;
-  return read_deepseek(j, form);
+  DecoderValue value = read_deepseek(j, form);
+  read_prediction(j, value);
+  return value;
 }
 
 Json write(const DecoderValue& value) {
@@ -40,7 +43,7 @@ Json write(const DecoderValue& value) {
   j.set("architectures", Json::Array{"DeepseekV3ForCausalLM"});
   j.set("n_group", moe.router.groups);
   j.set("norm_topk_prob", moe.router.normalised);
-  j.set("num_nextn_predict_layers", 0);
+  write_prediction(value, j);
   const auto rotary = value.rotary.find("default");
   j.set("rope_interleave", rotary != value.rotary.end() && rotary->second.interleaved);
   j.set("topk_group", moe.router.chosen_groups);

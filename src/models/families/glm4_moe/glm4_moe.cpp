@@ -42,6 +42,7 @@ DecoderValue read(const Json& j) {
   experts.shared_ffn = experts.expert.ffn * integer(j, "n_shared_experts");
   const int64_t dense = count(j, "first_k_dense_replace");
   set_experts(value, experts, [&](int64_t layer) { return layer >= dense; });
+  read_prediction(j, value);
   return value;
 }
 
@@ -67,7 +68,7 @@ Json write(const DecoderValue& value) {
   j.set("n_shared_experts", moe.shared_ffn / moe.expert.ffn);
   j.set("norm_topk_prob", moe.router.normalised);
   j.set("num_experts_per_tok", moe.choices);
-  j.set("num_nextn_predict_layers", 0);
+  write_prediction(value, j);
   j.set("output_router_logits", value.router.states_router_logits);
   j.set("routed_scaling_factor", moe.router.scale);
   j.set("topk_group", moe.router.chosen_groups);
@@ -80,7 +81,8 @@ FamilyTensors tensors(const DecoderValue& value) {
                         {{"mlp.router.correction", "mlp.gate.e_score_correction_bias"},
                          {"mlp.shared.up", "mlp.shared_experts.gate_proj", Take::gate},
                          {"mlp.shared.up", "mlp.shared_experts.up_proj", Take::up},
-                         {"mlp.shared.down", "mlp.shared_experts.down_proj"}});
+                         {"mlp.shared.down", "mlp.shared_experts.down_proj"}},
+                        true);
 }
 
 constexpr DecoderFamily::Key kKeys[] = {{"--num-experts", "n_routed_experts"}};

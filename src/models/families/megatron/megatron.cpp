@@ -39,7 +39,11 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"attention", "attention"},
                     {"mlp_norm", "mlp_norm"},
                     {"mlp_post_norm", "mlp_post_norm"},
-                    {"mlp", "mlp"}}};
+                    {"mlp", "mlp"},
+                    {"embedding_norm", "embedding_norm"},
+                    {"hidden_norm", "hidden_norm"},
+                    {"projection", "projection"},
+                    {"final_norm", "final_norm"}}};
 }
 
 // Flags appear under their own names in the file.

@@ -1,0 +1,61 @@
+#include "ops/columns.h"
+
+#include "base/error.h"
+
+namespace megatron::ops {
+namespace {
+
+void put_columns(Tape& tape, const Tensor& x, const Tensor& out) {
+  tape.kernels().copy({.x = x, .out = out}, tape.stream());
+}
+
+Tensor columns_joined(Tape& tape, const Tensor& a, const Tensor& b, std::string_view label) {
+  const Tensor both = tape.empty({a.size(0), a.size(1) + b.size(1)}, a.dtype(), label);
+  put_columns(tape, a, both.slice(1, 0, a.size(1)));
+  put_columns(tape, b, both.slice(1, a.size(1), b.size(1)));
+  return both;
+}
+
+Tensor columns_of(Tape& tape, const Tensor& x, int64_t begin, int64_t size,
+                  std::string_view label) {
+  const Tensor part = tape.empty({x.size(0), size}, x.dtype(), label);
+  put_columns(tape, x.slice(1, begin, size), part);
+  return part;
+}
+
+void split_columns_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor &first = backward.gradient(0), &rest = backward.gradient(1);
+  MG_ASSERT(first.defined() && rest.defined());
+  backward.set(0, columns_joined(backward.tape(), first, rest, "split_columns.dx"));
+}
+
+void join_columns_dgrad(Backward& backward) {
+  const Tensor& gradient = backward.gradient(0);
+  const auto first = backward.attributes<int64_t>();
+  if (backward.needs(0))
+    backward.set(0, columns_of(backward.tape(), gradient, 0, first, "join_columns.da"));
+  if (backward.needs(1))
+    backward.set(1, columns_of(backward.tape(), gradient, first, gradient.size(1) - first,
+                               "join_columns.db"));
+}
+
+}  // namespace
+
+std::array<Var, 2> split_columns(Tape& tape, const Var& x, int64_t first) {
+  const int64_t rest = x.value.size(1) - first;
+  Node node{.name = "split_columns", .inputs = {x.id}, .dgrad = split_columns_dgrad};
+  const std::vector<Var> out =
+      tape.record(std::move(node), {columns_of(tape, x.value, 0, first, "split_columns"),
+                                    columns_of(tape, x.value, first, rest, "split_columns")});
+  return {out[0], out[1]};
+}
+
+Var join_columns(Tape& tape, const Var& a, const Var& b) {
+  MG_ASSERT(a.value.size(0) == b.value.size(0));
+  Node node{.name = "join_columns", .inputs = {a.id, b.id}, .dgrad = join_columns_dgrad};
+  node.attributes = a.value.size(1);
+  return tape.record_one(std::move(node), columns_joined(tape, a.value, b.value, "join_columns"));
+}
+
+}  // namespace megatron::ops

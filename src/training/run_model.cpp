@@ -1,0 +1,121 @@
+#include "training/run_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "resume/resume.h"
+#include "training/adapter_run.h"
+#include "training/settle.h"
+
+namespace megatron::training {
+namespace {
+
+// Throws Error if flags that describe the dense model, completely or in part, contradict its
+// directory.
+void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
+                       const std::string& path) {
+  models::ModelFlags flags = s.shape;
+  flags.moe = {};
+  flags.model_family.reset();
+  MG_CHECK(!flags.vocab_size || *flags.vocab_size == dense->vocab_size(),
+           "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
+           flags.vocab_size.value_or(0), path, dense->vocab_size());
+  if (flags.first_shape_flag().empty()) return;
+  // The number of positions may follow from --seq-length.
+  flags.vocab_size = flags.max_position_embeddings = std::nullopt;
+  const auto [own, stated] = models::disagreement(dense, flags);
+  const std::string different = resume::differences(own, stated);
+  MG_CHECK(
+      different.empty(),
+      "the dense model described by the flags differs from the one in {}: {}. Leave its flags out: "
+      "with --moe-use-upcycling the directory gives the shape of everything except the experts",
+      path, different);
+}
+
+// True if a directory has the tensors of multi-token prediction that its config.json counts.
+// Programs that do not know them drop them and keep the number.
+bool has_prediction(const std::string& directory) {
+  const checkpoint::ModelDirectory files(directory);
+  return std::ranges::any_of(files.tensor_names(), [](const std::string& name) {
+    return name.ends_with(".eh_proj.weight") || name.ends_with(".projection.weight");
+  });
+}
+
+// Why the run does not train multi-token prediction; "": it may.
+std::string prediction_obstacle(const settings::TrainSettings& s, const Task* task) {
+  if (s.adapters.any()) return "adapters are trained on the next token alone";
+  if (s.checkpoint.upcycle) return "--moe-use-upcycling makes a model without it";
+  if (task != nullptr && task->objective() != nullptr)
+    return fmt::format("--task {} has an objective of its own", s.data.task);
+  return {};
+}
+
+// Depths of prediction as flags say, or else as the model's directory has them.
+models::Model with_prediction(const models::Model& model, const settings::TrainSettings& s,
+                              const ShapeSource& source, const Task* task) {
+  const models::PredictionFacts& facts = model->facts().prediction;
+  const std::optional<int64_t>& asked = s.shape.mtp_num_layers;
+  const std::string obstacle = prediction_obstacle(s, task);
+  MG_CHECK(obstacle.empty() || asked.value_or(0) == 0,
+           "--mtp-num-layers is {}, but {}; leave it out", asked.value_or(0), obstacle);
+  models::PredictionChange change{.loss_scale = s.shape.mtp_loss_scaling_factor,
+                                  .detached = s.shape.mtp_detach_heads};
+  const int64_t known = std::max(facts.depths, facts.left_out);
+  const bool absent = known > 0 && !asked && obstacle.empty() && !source.directory.empty() &&
+                      !has_prediction(source.directory);
+  if (absent)
+    log::warning(
+        "the config.json of '{}' counts {} layers for multi-token prediction "
+        "(num_nextn_predict_layers), but the directory has none of their tensors; the run goes on "
+        "without them, and its checkpoints count 0",
+        source.directory, known);
+  if (obstacle.empty() && !absent) change.depths = asked.value_or(known);
+  return change.depths == 0 && known == 0 ? model : model->with({.prediction = change});
+}
+
+}  // namespace
+
+models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const ShapeSource& source) {
+  const models::Model dense = models::model_from_config_json(source.config, source.path());
+  check_dense_flags(s, dense, source.directory);
+  return dense->upcycled({.moe = s.shape.moe,
+                          .granularity = s.checkpoint.upcycling_granularity,
+                          .family = s.shape.model_family});
+}
+
+models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& source,
+                           const corpus::Vocabulary& vocabulary, const Task* task) {
+  models::Model model;
+  if (!source) {
+    models::ModelFlags flags = s.shape;
+    flags.vocab_size = vocabulary.size;
+    model = models::model_from_flags(flags, *s.batch.seq_length);
+  } else {
+    model = (s.checkpoint.upcycle ? upcycled_model(s, source).model
+                                  : models::model_from_config_json(source.config, source.path()))
+                ->with({.hidden_dropout = s.shape.hidden_dropout,
+                        .attention_dropout = s.shape.attention_dropout,
+                        .router = s.shape.moe.training()});
+  }
+  model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
+  MG_CHECK(s.data.pretrains() == (task == nullptr),
+           "--task {} is for megatron train, {} and plan; leave it out", s.data.task, s.data.task);
+  if (task == nullptr) models::require_language_model(model, "training on next tokens");
+  else model = task->model(model, vocabulary);
+  model = with_adapter(with_prediction(model, s, source, task), s.adapters);
+  MG_CHECK(model->adapter() == nullptr || s.recompute.mlp_chunks <= 1,
+           "--mlp-chunks-for-training {} computes feed-forward blocks without their adapters, but "
+           "the model has some; leave it out",
+           s.recompute.mlp_chunks);
+  MG_CHECK(model->vocab_size() >= vocabulary.size,
+           "the model has {} tokens, but the tokenizer has {}; they do not match{}",
+           model->vocab_size(), vocabulary.size,
+           s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
+  if (source && vocabulary.tokenizer && !vocabulary.directory.empty())
+    report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model->vocab_size());
+  check_length(s.batch, model);
+  return model;
+}
+
+}  // namespace megatron::training
