@@ -202,7 +202,7 @@ void DeviceBatch::fill_predicted(const HostBatch& host, const models::Prediction
                                  double scale) {
   const double share = scale * prediction.loss_scale / static_cast<double>(prediction.depths);
   for (size_t k = 0; k < batch_.predicted.size(); ++k) {
-    const nn::PredictedTokens& to = batch_.predicted[k];
+    nn::PredictedTokens& to = batch_.predicted[k];
     const HostPredicted from = predicted_tokens(host, static_cast<int64_t>(k) + 1);
     const auto held = static_cast<size_t>(host.layout.held());
     for (size_t i = 0; i < weights_.size(); ++i)

@@ -7,7 +7,11 @@
 namespace megatron::models {
 
 std::string ModelFacts::summary() const {
-  std::string text = fmt::format("{} layers, hidden {}", num_layers, hidden_size);
+  std::string text = fmt::format(
+      "{} layers{}, hidden {}", num_layers,
+      prediction.depths == 0 ? ""
+                             : fmt::format(" and {} for multi-token prediction", prediction.depths),
+      hidden_size);
   if (feed_forward) text += fmt::format(", feed-forward {}", feed_forward->width);
   if (experts) {
     const auto layers = std::ranges::count(experts->layers, true);

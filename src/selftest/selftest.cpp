@@ -75,7 +75,7 @@ void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
                        check_model(model, device, environment, report);
                      }});
     };
-    for (const TinyModel& model : predicting_models()) add_model(model);
+    add_model(predicting_model());
     for (const TinyModel& model : tiny_models()) {
       add_model(model);
       all.push_back({"layouts/" + model.name + type,

@@ -37,15 +37,12 @@ std::vector<TinyModel> tiny_models() {
   return {{"gpt2", gpt2}, {"llama", llama}, {"llama tied", tied}};
 }
 
-std::vector<TinyModel> predicting_models() {
-  std::vector<TinyModel> models = tiny_models();
-  models.erase(models.begin());  // learned positions
-  for (TinyModel& model : models) {
-    model.name += ", multi-token prediction";
-    model.flags.mtp_num_layers = 2;
-    model.flags.mtp_loss_scaling_factor = 0.5;
-  }
-  return models;
+TinyModel predicting_model() {
+  TinyModel model = tiny_models().back();
+  model.name += ", multi-token prediction";
+  model.flags.mtp_num_layers = 2;
+  model.flags.mtp_loss_scaling_factor = 0.5;
+  return model;
 }
 
 namespace {

@@ -20,8 +20,8 @@ struct TinyModel {
 // epsilons and attention scales are exact in f32, so that fp64 results can be compared to the last
 // digits.
 std::vector<TinyModel> tiny_models();
-// The last two with multi-token prediction of two depths.
-std::vector<TinyModel> predicting_models();
+// The last of them with multi-token prediction of two depths.
+TinyModel predicting_model();
 
 // Gives every parameter, including norms and biases, values that differ between elements and are
 // the same in any layout. held: bf16 rounds the values, whatever the model's type.

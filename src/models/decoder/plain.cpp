@@ -25,7 +25,7 @@ class PlainDecoder : private PlainParts {
     Rows x = trunk(tokens), losses;
     for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth) {
       const auto shift = std::min(static_cast<size_t>(depth), tokens.size());
-      x = predicted(x, tokens.subspan(shift), depth);
+      x = shift == tokens.size() ? Rows() : predicted(x, tokens.subspan(shift), depth);
       losses.push_back(losses_of(x, labels.subspan(shift)));
     }
     return losses;

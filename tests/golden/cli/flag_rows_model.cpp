@@ -7,7 +7,8 @@ std::vector<FlagRow> model_flags() {
   const std::string yarn =
       "--position-embedding-type yarn --rotary-scaling-factor 2 "
       "--yarn-original-max-position-embeddings 512";
-  const std::string latent = rope + " --multi-latent-attention",
+  const std::string predicts = rope + " --mtp-num-layers 1",
+                    latent = rope + " --multi-latent-attention",
                     latent_yarn =
                         latent +
                         " --rotary-scaling-factor 2 --yarn-original-max-position-embeddings 512";
@@ -70,6 +71,11 @@ std::vector<FlagRow> model_flags() {
        R"({"attention":{"no_op":true},"ffn":{"no_op":true}}]})",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
       {"attention-output-gate", "shape", "--attention-output-gate"},
+      {"mtp-num-layers", "shape", "--mtp-num-layers 1", rope, "--mtp-num-layers 0"},
+      {"mtp-loss-scaling-factor", "loss", "--mtp-loss-scaling-factor 0.5", predicts, "", "",
+       rope + " --mtp-num-layers 0"},
+      {"mtp-detach-heads", "loss", "--mtp-detach-heads", predicts, "", "",
+       rope + " --mtp-num-layers 0"},
       {"multi-latent-attention", "shape", "--multi-latent-attention", rope},
       {"q-lora-rank", "shape", "--q-lora-rank 8", latent, "", "", rope},
       {"kv-lora-rank", "shape", "--kv-lora-rank 8", latent, "--kv-lora-rank 32", "", rope},
