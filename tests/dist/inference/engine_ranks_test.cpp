@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "constraint_cases.h"
 #include "dist/inference/divided_engine.h"
+#include "unit/models/summing_model.h"
 
 namespace megatron::testing {
 namespace {
@@ -40,9 +41,9 @@ std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requ
 
 // Bytes of `blocks` cache blocks for the layers of a rank.
 int64_t bytes_of_blocks(const models::Stage& stage, DType type, int64_t blocks) {
-  int64_t elements = 0;
-  for (const auto& group : nn::cache_groups(stage.layer_caches())) elements += group.token_elements;
-  return blocks * 32 * elements * size_of(type);
+  nn::SequenceStateShape shape{.layers = stage.layer_caches(), .block_size = 32};
+  shape.pages.assign(nn::cache_groups(shape.layers).size(), blocks);
+  return shape.bytes(type);
 }
 
 std::vector<std::vector<Generation>> run_divided(RandomModel& m, const Division& d,
@@ -94,6 +95,12 @@ TEST_P(Pipelines, GiveTheBitsOfOneRank) {
 TEST_P(Pipelines, OfTiedEmbeddingsToo) {
   RandomModel m(gpt2_shape(3, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
   expect_bits_of_one_rank(m, {.stages = 3, .led = GetParam()}, 6);
+}
+
+// Groups of pages and of slots are numbered otherwise on a stage than in the model.
+TEST_P(Pipelines, WithSlotsToo) {
+  RandomModel m(summing_model(windows_shape(3)), DType::f32);
+  expect_bits_of_one_rank(m, {.stages = 2, .led = GetParam()});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Pipelines, ::testing::Bool());
