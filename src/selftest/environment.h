@@ -37,8 +37,8 @@ struct Environment {
       reference = [](training::TrainedModel& trained, DType type) {
         return std::make_unique<training::BaseReference>(trained, type);
       };
-  // Changes whole sequences of preferences on the `samples`-th of the ranks with samples of their
-  // own.
+  // Changes whole sequences of preferences, or of multi-token prediction, on the `samples`-th of
+  // the ranks with samples of their own.
   std::function<void(int samples, corpus::HostBatch&)> pairs = [](int, corpus::HostBatch&) {};
 };
 

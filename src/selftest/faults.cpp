@@ -353,6 +353,17 @@ Environment with_dropping_reference() {
   return environment;
 }
 
+// The whole sequences, of which prediction takes tokens and labels, have no documents.
+Environment with_joined_documents() {
+  Environment environment;
+  environment.pairs = [](int, corpus::HostBatch& batch) {
+    auto whole = std::make_shared<corpus::HostBatch>(batch);
+    whole->segment_starts.clear();
+    batch.cut_from = std::move(whole);
+  };
+  return environment;
+}
+
 Environment with_swapped_pairs() {
   Environment environment;
   environment.pairs = [](int samples, corpus::HostBatch& batch) {
@@ -505,6 +516,10 @@ const std::vector<Fault>& faults() {
        false,
        [](const MatrixRow& row) { return row.model == 1 && row.layout.pipeline.stages == 1; },
        with_dropping_reference, MatrixTask::preferences},
+      {"prediction-past-documents",
+       "multi-token prediction reads and predicts tokens of the next document, across the end of "
+       "their own",
+       true, nullptr, with_joined_documents},
       {"swapped-preferences",
        "the second of the ranks with samples of their own takes rejected completions for chosen "
        "ones, and vice versa",

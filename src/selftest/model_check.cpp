@@ -120,12 +120,14 @@ void check_model(const TinyModel& tiny, DeviceKind device, const Environment& en
                                  {.table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  const std::vector<corpus::HostBatch> batches = {
+  std::vector<corpus::HostBatch> batches = {
       random_batch(model, 0, 2, 9, model->facts().prediction.depths > 0)};
+  const corpus::HostBatch whole = batches[0];
+  if (model->facts().prediction.depths > 0) environment.pairs(0, batches[0]);
   TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
   const training::StepReport step = trained.step.accumulate(batches, divisor);
-  const PlainBatch plain(model, batches[0]);
+  const PlainBatch plain(model, whole);
   const PlainLosses expected = plain.run(weights);
   const double bound = wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative;
   report.compare("loss", "loss", relative_error(step.loss, expected.loss), bound);

@@ -62,8 +62,9 @@ models::Model with_prediction(const models::Model& model, const settings::TrainS
   models::PredictionChange change{.loss_scale = s.shape.mtp_loss_scaling_factor,
                                   .detached = s.shape.mtp_detach_heads};
   const int64_t known = std::max(facts.depths, facts.left_out);
-  const bool absent = known > 0 && !asked && obstacle.empty() && !source.directory.empty() &&
-                      !has_prediction(source.directory);
+  const bool reads = !s.run.model || s.checkpoint.finetune;  // the directory's weights
+  const bool absent = reads && known > 0 && !asked && obstacle.empty() &&
+                      !source.directory.empty() && !has_prediction(source.directory);
   if (absent)
     log::warning(
         "the config.json of '{}' counts {} layers for multi-token prediction "

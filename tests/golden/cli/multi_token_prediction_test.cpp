@@ -63,7 +63,7 @@ TEST_F(Prediction, IsLoggedSavedResumedAndRead) {
   run(train(4, {"--save", "whole"}));
   run(train(2, {"--save", "parts"}));
   run(train(4, {"--save", "parts", "--load", "parts"}));
-  EXPECT_EQ(values_of(place_ / "whole/iter_0000004"), values_of(place_ / "parts/iter_0000004"));
+  EXPECT_TRUE(values_of(place_ / "whole/iter_0000004") == values_of(place_ / "parts/iter_0000004"));
   const double loss = steps("whole").back()["metrics"]["mtp_1 loss"].as_number();
   EXPECT_NEAR(loss, std::log(512), 0.2);
   EXPECT_EQ(steps("parts").back()["metrics"]["mtp_1 loss"].as_number(), loss);
@@ -82,14 +82,14 @@ TEST_F(Prediction, IsLoggedSavedResumedAndRead) {
   EXPECT_NE((eval.out + eval.err).find("multi-token prediction, which are ignored: 1"),
             std::string::npos);
   const auto tuned = [&](const std::string& to, const Words& more) {
-    return run(with(words("train --model " + saved +
+    return run(with(words("train --finetune --moe-router-bias-update-rate 0 --model " + saved +
                           " --mock-data --seq-length 32 --micro-batch-size 1 --lr 0 --min-lr 0 "
                           "--train-iters 1 --save " +
                           to),
                     more));
   };
   tuned("again", {});
-  EXPECT_EQ(values_of(place_ / "again/iter_0000001"), values_of(saved));
+  EXPECT_TRUE(values_of(place_ / "again/iter_0000001") == values_of(saved));
   tuned("without", {"--mtp-num-layers", "0"});
   EXPECT_FALSE(tensors_of(place_ / "without/iter_0000001").contains("model.layers.2.enorm.weight"));
   EXPECT_EQ(Json::read(place_ / "without/iter_0000001/config.json")["num_nextn_predict_layers"]
@@ -106,7 +106,7 @@ TEST_F(Prediction, ErrorsNameWhatIsWrong) {
   run(train(1, {"--save", "run"}));
   const std::string saved = place_ / "run/iter_0000001";
   const Words from = words(
-      "train --mock-data --seq-length 32 --micro-batch-size 1 --lr 0 "
+      "train --mock-data --seq-length 32 --micro-batch-size 1 --lr 0 --finetune "
       "--train-iters 1 --model " +
       saved);
   refused(with(from, {"--mtp-num-layers", "2"}), "model.layers.3.");

@@ -5,8 +5,8 @@
 namespace megatron::corpus {
 namespace {
 
-using Ids = std::vector<int32_t>;
-using Counts = std::vector<double>;
+using PredictedIds = std::vector<int32_t>;
+using PredictedCounts = std::vector<double>;
 
 // Two sequences of six tokens; the label of each token is the next one's id.
 HostBatch two_sequences() {
@@ -23,10 +23,10 @@ HostBatch two_sequences() {
 
 TEST(PredictedTokens, AreOfTheSameSequence) {
   const HostPredicted two = predicted_tokens(two_sequences(), 2);
-  EXPECT_EQ(two.tokens, (Ids{12, 13, 14, 15, 0, 0, 18, 19, 20, 21, 0, 0}));
-  EXPECT_EQ(two.labels, (Ids{13, 14, 15, 16, 0, 0, 19, 20, 21, 22, 0, 0}));
-  EXPECT_EQ(two.counts, (Counts{1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0}));
-  EXPECT_EQ(two.factors, (Counts{1.5, 1.5}));
+  EXPECT_EQ(two.tokens, (PredictedIds{12, 13, 14, 15, 0, 0, 18, 19, 20, 21, 0, 0}));
+  EXPECT_EQ(two.labels, (PredictedIds{13, 14, 15, 16, 0, 0, 19, 20, 21, 22, 0, 0}));
+  EXPECT_EQ(two.counts, (PredictedCounts{1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(two.factors, (PredictedCounts{1.5, 1.5}));
 }
 
 TEST(PredictedTokens, NeverPassTheEndOfADocument) {
@@ -34,10 +34,11 @@ TEST(PredictedTokens, NeverPassTheEndOfADocument) {
   batch.segment_starts = {0, 0, 0, 3, 3, 5, 0, 1, 2, 3, 4, 5};
   batch.loss_mask[1] = 0;
   const HostPredicted one = predicted_tokens(batch, 1);
-  EXPECT_EQ(one.tokens, (Ids{11, 12, 0, 14, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(one.labels, (Ids{12, 13, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(one.counts, (Counts{0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(one.factors, (Counts{2.5, 0}));  // five labels count, two of which the depth has
+  EXPECT_EQ(one.tokens, (PredictedIds{11, 12, 0, 14, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(one.labels, (PredictedIds{12, 13, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(one.counts, (PredictedCounts{0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(one.factors,
+            (PredictedCounts{2.5, 0}));  // five labels count, two of which the depth has
 }
 
 TEST(PredictedTokens, OfAContextParallelRankAreThoseOfItsTokens) {
