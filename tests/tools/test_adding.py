@@ -164,7 +164,7 @@ def train(program, folder, config):
 
 
 def generate(program, model):
-    """Texts are the same however their prompts are read, and whatever they share."""
+    """Texts are the same however their prompts are read and whatever they share, with the bits of training."""
     start = " ".join(str(i * 7 % 64) for i in range(70))
     prompts = [f"{start} {i} {i + 1}" for i in range(4)]
     texts = []
@@ -178,6 +178,10 @@ def generate(program, model):
             *prompts, "--max-tokens", 20, "--logprobs", 1, "--output", output, *flags.split(), folder=model)
         texts.append(output.read_text())
     assert len(texts[0].splitlines()) == 4 and texts.count(texts[0]) == 3, texts
+    lines = model / "lines.jsonl"
+    lines.write_text("".join(json.dumps({"text": prompt}) + "\n" for prompt in prompts))
+    flags = ("--tokenizer-type", "NullTokenizer", "--input", lines, "--against-engine")
+    print(run(program, "eval", "--load", model, *flags, folder=model))  # fails if a bit differs
 
 
 if __name__ == "__main__":
