@@ -71,9 +71,13 @@ TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
   const std::vector<size_t> of_adapters = LayoutMatrix::rows_with_every_value(
                                 covering, LayoutMatrix::may_adapt),
                             of_preferences = LayoutMatrix::rows_with_every_value(
-                                covering, LayoutMatrix::may_prefer);
-  EXPECT_EQ(covering.rows.size() + 2 * of_tasks + of_adapters.size() + of_preferences.size() + 2,
+                                covering, LayoutMatrix::may_prefer),
+                            of_predictions = LayoutMatrix::rows_with_every_value(
+                                covering, LayoutMatrix::may_predict);
+  EXPECT_EQ(covering.rows.size() + 2 * of_tasks + of_adapters.size() + of_preferences.size() +
+                of_predictions.size() + 2,
             LayoutMatrix(2).rows().size());
+  EXPECT_LT(of_predictions.size(), 10u);
   EXPECT_LT(of_tasks, 10u);
   EXPECT_LT(of_adapters.size(), 10u);
   EXPECT_LT(of_preferences.size(), 10u);
