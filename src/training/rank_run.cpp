@@ -63,7 +63,7 @@ int64_t gradient_zeros(std::span<const parallel::Shard> shards, const parallel::
 
 StepOptions options_of(const RunPlan& plan) {
   StepOptions options = step_options(plan.settings, plan.model, plan.task.get());
-  if (options.objective == nullptr) options.sources = plan.corpus.sources;
+  options.sources = plan.corpus.sources;
   return options;
 }
 
