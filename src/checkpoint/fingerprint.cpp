@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string line_of(const fs::path& path) {
+std::string line_of(const fs::path& path, const std::string& name) {
   constexpr size_t kPieces = 64, kPiece = 64 << 10;
   const MappedFile file(path.string());
   const std::span<const std::byte> bytes = file.bytes();
@@ -25,12 +25,13 @@ std::string line_of(const fs::path& path) {
       sums += hexadecimal(checksum(bytes.subspan(at, kPiece)));
     }
   }
-  return path.filename().string() + " " + std::to_string(bytes.size()) + " " + sums + "\n";
+  return (name.empty() ? path.filename().string() : name) + " " + std::to_string(bytes.size()) +
+         " " + sums + "\n";
 }
 
 }  // namespace
 
-std::string fingerprint(const std::string& path) {
+std::string fingerprint(const std::string& path, const std::string& name) {
   std::vector<fs::path> files;
   if (fs::is_directory(path)) {
     for (const auto& entry : fs::directory_iterator(path))
@@ -40,7 +41,7 @@ std::string fingerprint(const std::string& path) {
   }
   std::ranges::sort(files);
   std::string lines;
-  for (const fs::path& file : files) lines += line_of(file);
+  for (const fs::path& file : files) lines += line_of(file, name);
   return hexadecimal(checksum(lines));
 }
 

@@ -158,6 +158,9 @@ void ModelDirectory::open_adapter() {
   if (task != nullptr && *task == Json("SEQ_CLS") && present(config)) {
     config_ = Json::read(config);
     MG_CHECK(config_.is_object(), "'{}' is not a JSON object", config);
+    // A copy of the base's says how the base is stored, which its own config.json has said.
+    std::erase_if(config_.as_object(),
+                  [](const Json::Member& key) { return key.first == "quantization_config"; });
   }
   config_.set(kAdapterConfig, adapter);
   const bool safetensors = present(path_ + "/" + std::string(kAdapterFile));

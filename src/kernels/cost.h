@@ -69,10 +69,11 @@ inline double bytes_of(const AttentionArgs& a, std::string_view name, Access,
 inline double bytes_of(const PutRowsArgs& a, std::string_view name, Access, const Tensor& tensor) {
   return static_cast<double>(name == "out" ? a.x.bytes() : tensor.bytes());
 }
-// Counts only the rows that are looked up.
+// Counts only the rows that are looked up; of a part that keeps other rows, as many as it has.
 inline double bytes_of(const EmbeddingArgs& a, std::string_view name, Access,
                        const Tensor& tensor) {
-  return static_cast<double>(name == "table" ? a.out.bytes() : tensor.bytes());
+  if (name == "ids") return static_cast<double>(tensor.bytes());
+  return static_cast<double>(a.keeps ? std::min(a.table.bytes(), a.out.bytes()) : a.out.bytes());
 }
 inline double bytes_of(const EmbeddingBackwardArgs& a, std::string_view name, Access access,
                        const Tensor& tensor) {
@@ -90,6 +91,7 @@ inline int form_of(const GemmArgs& a) {
   return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue) +
          (a.double_sums ? kDoubleSums : 0);
 }
+inline int form_of(const EmbeddingArgs& a) { return a.keeps ? 1 : 0; }
 inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as for gemm
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }

@@ -10,6 +10,7 @@ void check(const EmbeddingArgs& args) {
   rules.floats(args.table, 2, "table [V,H] contiguous");
   rules.dense(args.out, {args.ids.size(0), args.table.size(1)}, args.table.dtype(),
               "out [T,H] of the table's type");
+  rules.require(args.part || !args.keeps, "only a part of a table keeps other rows");
 }
 
 void check(const EmbeddingBackwardArgs& args) {

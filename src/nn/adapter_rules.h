@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/placement.h"
 
@@ -11,8 +12,8 @@ namespace megatron::nn {
 // What a module is: a matrix, the table of tokens, the output layer.
 enum class AdaptedKind { linear, embedding, output };
 // Tensors of an adapter: a [r,in], b [out,r], the bias of b [out], magnitudes [out]; of the table
-// of tokens, a [r,V] and b [H,r].
-enum class AdapterTensor { a, b, b_bias, magnitude, embedding_a, embedding_b };
+// of tokens, a [r,V] and b [H,r], and rows in place of the table's [n,H].
+enum class AdapterTensor { a, b, b_bias, magnitude, embedding_a, embedding_b, token_rows };
 
 // Which matrices of a model have adapters (ops/low_rank.h).
 struct AdapterRules {
@@ -25,6 +26,8 @@ struct AdapterRules {
   };
   // module: the name of a canonical tensor without ".weight".
   std::function<std::optional<Adapter>(const std::string& module, AdaptedKind kind)> adapter_of;
+  // Rows of a table of tokens, or of an output layer, in whose place others are trained.
+  std::function<std::vector<int64_t>(const std::string& module, AdaptedKind kind)> token_rows_of;
   // Name of a canonical tensor of an adapter.
   std::function<std::string(const std::string& module, AdapterTensor tensor)> stored_name;
   // Canonical tensors of the model that are trained besides the adapters.

@@ -186,4 +186,33 @@ std::optional<Builder::TableAdapter> Builder::add_table_adapter(const Parameter&
   return adapter;
 }
 
+ops::ReplacedRows Builder::add_token_rows(const Parameter& table, AdaptedKind kind) {
+  if (adapters_ == nullptr) return {};
+  const ParameterSpec& placed = spec_of(table);
+  const std::string module = module_of(placement_(table.name, placed.whole).tensors.at(0));
+  const std::vector<int64_t> ids = adapters_->token_rows_of(module, kind);
+  if (ids.empty()) return {};
+  const parallel::Slice own = parallel::share_of(placed.whole[0], tensor().size(), tensor().rank());
+  const int64_t count = std::ssize(ids), hidden = placed.whole[1];
+  const auto uses = static_cast<int>(table.uses.size());
+  const CanonicalTensor canonical{.name = adapters_->stored_name(module, AdapterTensor::token_rows),
+                                  .global = {count, hidden}};
+  ops::ReplacedRows replaced{.rows = add(table.name + ".rows", {.tensors = {canonical}},
+                                         {count, hidden}, zeros(),
+                                         {.uses = uses, .partial = tensor().size() > 1})};
+  std::vector<std::pair<int64_t, int64_t>> sorted;  // row of the table, index
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = ids[static_cast<size_t>(i)] - own.global_begin;
+    if (row >= 0 && row < own.size) sorted.emplace_back(row, i);
+  }
+  std::ranges::sort(sorted);
+  for (const auto& [row, index] : sorted) {
+    auto* last = replaced.runs.empty() ? nullptr : &replaced.runs.back();
+    if (last != nullptr && last->row + last->count == row && last->first + last->count == index)
+      ++last->count;
+    else replaced.runs.push_back({.row = row, .first = index, .count = 1});
+  }
+  return replaced;
+}
+
 }  // namespace megatron::nn

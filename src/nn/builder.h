@@ -70,6 +70,9 @@ class Builder {
     double scale = 1;
   };
   std::optional<TableAdapter> add_table_adapter(const Parameter& table);
+  // Adds rows that are trained in the place of rows of a table of tokens, or of an output layer, as
+  // the parameter <name>.rows, of which each rank has all; none if no row is.
+  ops::ReplacedRows add_token_rows(const Parameter& table, AdaptedKind kind);
 
   struct StateOptions {
     // Shape of this rank's observations; default: the value's shape. observed, update: see

@@ -18,13 +18,37 @@ VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int6
   for (size_t u = 0; u < uses.size(); ++u) weight_->uses[u].ops = uses[u];
 }
 
+void VocabularyTable::adapt_lookups(Builder& builder) {
+  lookups_ = builder.add_table_adapter(*weight_);
+  replaced_ = builder.add_token_rows(*weight_, AdaptedKind::embedding);
+  const bool is_output = weight_->uses.size() > 1;
+  if (!replaced_ || !is_output) return;
+  ops::ReplacedRows rows = replaced_;
+  rows.rows.use = 1;
+  replace_output_rows(std::move(rows));
+}
+
+void VocabularyTable::adapt_output(Builder& builder) {
+  output_ = builder.add_adapter(*weight_, AdaptedKind::output);
+  replace_output_rows(builder.add_token_rows(*weight_, AdaptedKind::output));
+}
+
+void VocabularyTable::adapt_tied_output(Builder& builder) {
+  replace_output_rows(builder.add_token_rows(*weight_, AdaptedKind::embedding));
+}
+
+void VocabularyTable::replace_output_rows(ops::ReplacedRows rows) {
+  output_.replaced = std::move(rows);
+  output_.matrix = *weight_;
+}
+
 Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
-  const auto rows = [&](const Weight& table) {
-    return parallel::vocabulary_embedding(tape, ids, table, first_, tensor_);
+  const auto rows = [&](const Weight& table, const ops::ReplacedRows& replaced) {
+    return parallel::vocabulary_embedding(tape, ids, table, first_, tensor_, replaced);
   };
-  const Var y = rows(Weight(*weight_, use));
+  const Var y = rows(Weight(*weight_, use), replaced_);
   if (!lookups_ || !tape.adapts()) return y;
-  const Var inner = ops::scale(tape, rows(lookups_->a), lookups_->scale);
+  const Var inner = ops::scale(tape, rows(lookups_->a, {}), lookups_->scale);
   return ops::add(tape, y, ops::linear(tape, inner, lookups_->b));
 }
 

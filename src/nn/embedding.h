@@ -17,11 +17,12 @@ class VocabularyTable {
   // One parameter <name>.weight. uses: for each, the number of ops of a micro-batch.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, std::span<const int> uses);
-  // Adds the adapter of the table where it is looked up, or of the output layer that it is.
-  void adapt_lookups(Builder& builder) { lookups_ = builder.add_table_adapter(*weight_); }
-  void adapt_output(Builder& builder) {
-    output_ = builder.add_adapter(*weight_, AdaptedKind::output);
-  }
+  // Adds the adapter of the table where it is looked up, or of the output layer that it is, and the
+  // rows that are trained in its place.
+  void adapt_lookups(Builder& builder);
+  void adapt_output(Builder& builder);
+  // Adds the trained rows alone to an output layer that is looked up elsewhere.
+  void adapt_tied_output(Builder& builder);
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
@@ -37,10 +38,13 @@ class VocabularyTable {
                    double soft_cap = 0) const;
 
  private:
+  void replace_output_rows(ops::ReplacedRows rows);
+
   parallel::TensorParallel tensor_;
   Parameter* weight_;
   int64_t vocabulary_, first_;
   std::optional<Builder::TableAdapter> lookups_;
+  ops::ReplacedRows replaced_;  // where it is looked up
   ops::LowRank output_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -60,6 +61,57 @@ kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
   for (size_t b = 0; b < numbers.size(); ++b) numbers[b] = static_cast<int64_t>(7 + b);
   copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
   return {.p = 0.5f, .seed = 3, .stream = 11, .rows = {.sample_ids = samples}};
+}
+
+// A table that is not trained, some of whose rows are replaced by w: rows 1, 2 and 4 of 5, or with
+// 3 rows before this part 4, 5 and 7.
+class ReplacedTable {
+ public:
+  ReplacedRows rows(Tape& tape, const Weight& w) const {
+    const Shape shape = {5, w.value().size(1)};
+    table_->trainable = false;
+    table_->value = numbers(tape, w.value().dtype(), shape, normals("table", shape.elements()));
+    return {.rows = w,
+            .runs = {{.row = 1, .first = 0, .count = 2}, {.row = 4, .first = 3, .count = 1}}};
+  }
+  LowRank output(Tape& tape, const Weight& w) const {
+    return {.blocks = {}, .replaced = rows(tape, w), .matrix = *table_};
+  }
+  Weight table() const { return *table_; }
+
+ private:
+  std::shared_ptr<Parameter> table_ = std::make_shared<Parameter>();
+};
+
+// Row 2 of the 4 that are trained belongs to another rank.
+void add_replaced_cases(std::vector<GradientCase>& cases) {
+  const ReplacedTable table;
+  add_case(cases, "embedding with replaced rows", {}, {{4, 3}}, [table](Tape& t, auto, auto w) {
+    const ReplacedRows rows = table.rows(t, w[0]);
+    return embedding(t, integers(t, {4, 0, 1, 4, 3, 2}), table.table(), rows);
+  });
+  add_case(cases, "embedding_part with replaced rows", {}, {{4, 3}},
+           [table](Tape& t, auto, auto w) {
+             const ReplacedRows rows = table.rows(t, w[0]);
+             return embedding_part(t, integers(t, {4, 0, 1, 7, 3, 9}), table.table(), 3,
+                                   MemoryClass::activations, rows);
+           });
+  add_case(cases, "linear with replaced rows", {{6, 5}}, {{4, 5}},
+           [table](Tape& t, auto x, auto w) {
+             const LowRank output = table.output(t, w[0]);
+             return linear(t, x[0], table.table(), {}, MemoryClass::activations, output);
+           });
+  add_case(cases, "linear_cross_entropy with replaced rows", {{5, 4}}, {{4, 4}},
+           [table](Tape& t, auto x, auto w) {
+             const LowRank output = table.output(t, w[0]);
+             const DType type = kernels::accumulator(x[0].value.dtype());
+             const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+             return Result{
+                 {},
+                 linear_cross_entropy(t, x[0], table.table(), integers(t, {0, 4, -100, 3, 2}),
+                                      weights, 0, output),
+                 weights};
+           });
 }
 
 void add_linear_cases(std::vector<GradientCase>& cases) {
@@ -450,6 +502,7 @@ void keep_worse(GradientError& error, double worst, std::string tensor) {
 std::vector<GradientCase> gradient_cases() {
   std::vector<GradientCase> cases;
   add_linear_cases(cases);
+  add_replaced_cases(cases);
   add_elementwise_cases(cases);
   add_norm_cases(cases);
   add_attention_cases(cases);

@@ -50,6 +50,22 @@ void add_bias_gradient(Tape& tape, const LowRank::Part& part, double factor, con
   else kernels.add({.a = slot.out, .b = sum, .out = slot.out}, tape.stream());
 }
 
+// Columns of the product with the table's rows that others replace.
+Tensor replaced_columns(const ReplacedRows::Run& run, const Tensor& y) {
+  return y.slice(1, run.row, run.count);
+}
+
+// The replaced rows less those of the table in their place.
+Tensor replacing_difference(const LowRank& adapter, Tape& tape, const ReplacedRows::Run& run) {
+  const Tensor rows = adapter.replaced.values(run);
+  const Tensor difference = tape.empty(rows.shape(), rows.dtype(), "replaced_rows.difference");
+  tape.kernels().scale(
+      {.factor = -1, .x = adapter.matrix.value().slice(0, run.row, run.count), .out = difference},
+      tape.stream());
+  tape.kernels().add({.a = difference, .b = rows, .out = difference}, tape.stream());
+  return difference;
+}
+
 // out = x with the adapter's dropout. Kernels take groups of four channels, so that columns which
 // begin within a group are dropped behind others.
 void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out) {
@@ -109,6 +125,7 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
       if (part.magnitude) f(part.magnitude);
     }
   }
+  if (adapter.replaced) f(adapter.replaced.rows);
 }
 
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
@@ -131,6 +148,12 @@ std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tenso
                    tape.stream());
     inner.push_back(std::move(inner_TR));
   }
+  for (const ReplacedRows::Run& run : adapter.replaced.runs)
+    kernels.gemm({.a = x,
+                  .b = adapter.replaced.values(run),
+                  .out = replaced_columns(run, y),
+                  .transpose_b = true},
+                 tape.stream());
   return inner;
 }
 
@@ -147,14 +170,24 @@ std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape,
     scale(kernels, block.scale, gradient_TR, tape.stream());
     gradients.push_back(std::move(gradient_TR));
   }
+  for (const ReplacedRows::Run& run : adapter.replaced.runs) {
+    const Tensor columns = replaced_columns(run, dy);
+    gradients.push_back(tape.empty(columns.shape(), columns.dtype(), "replaced_rows.dy"));
+    kernels.copy({.x = columns, .out = gradients.back()}, tape.stream());
+  }
   return gradients;
 }
 
 void add_low_rank_input_gradient(const LowRank& adapter, Tape& tape,
                                  std::span<const Tensor> inner_gradients, const Tensor& dx) {
+  const size_t blocks = adapter.blocks.size();
   for (size_t i = 0; i < inner_gradients.size(); ++i)
     tape.kernels().gemm(
-        {.a = inner_gradients[i], .b = adapter.blocks[i].a.value(), .out = dx, .beta = 1},
+        {.a = inner_gradients[i],
+         .b = i < blocks ? adapter.blocks[i].a.value()
+                         : replacing_difference(adapter, tape, adapter.replaced.runs[i - blocks]),
+         .out = dx,
+         .beta = 1},
         tape.stream());
 }
 
@@ -176,6 +209,13 @@ void add_low_rank_weight_gradients(const LowRank& adapter, Tape& tape,
     }
     add(block.a, inner_gradients[i], x);
   }
+  if (!adapter.replaced) return;
+  size_t next = adapter.blocks.size();
+  add_row_gradients(adapter.replaced, tape, [&](const Tensor& sum, const auto&) {
+    tape.kernels().gemm(
+        {.a = inner_gradients[next++], .b = x, .out = sum, .transpose_a = true, .beta = 1},
+        tape.stream());
+  });
 }
 
 void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const Tensor> inner,

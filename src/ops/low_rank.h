@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "ops/replaced_rows.h"
 
 namespace megatron::ops {
 
@@ -43,7 +44,11 @@ struct LowRank {
     std::function<int64_t(int64_t rows)> first_row = {};
   } dropout = {};
 
-  explicit operator bool() const { return !blocks.empty(); }
+  // Rows of w in place of which others multiply x, in adapters without dropout; matrix: w.
+  ReplacedRows replaced = {};
+  Weight matrix = {};
+
+  explicit operator bool() const { return !blocks.empty() || replaced; }
   bool has_magnitudes() const {
     return !blocks.empty() && static_cast<bool>(blocks[0].parts.at(0).magnitude);
   }
@@ -69,12 +74,14 @@ class LowRankInputGradient {
 };
 
 // y[:, row:row+n] += scale (x a^T) b^T, each product rounded to the type of y, where x are rows of
-// low_rank_input(). Returns scale (x a^T) [T,R] of every block, which the gradients of b need.
-// Returns nothing if the tape leaves out adapters, or if the adapter has magnitudes.
+// low_rank_input(); then the columns of y that belong to replaced rows of w, without a bias.
+// Returns scale (x a^T) [T,R] of every block, which the gradients of b need. Returns nothing if the
+// tape leaves out adapters, or if the adapter has magnitudes.
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
-// The gradient of what add_low_rank() returned.
+// The gradient of what add_low_rank() returned, and then the columns of dy that belong to replaced
+// rows.
 std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy);
 // dx += dy times what the adapter adds to w: dx is the gradient of low_rank_input().
 void add_low_rank_input_gradient(const LowRank& adapter, Tape& tape,

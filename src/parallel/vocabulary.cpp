@@ -146,9 +146,9 @@ int64_t largest_vocabulary_share(int64_t first, int64_t rows, int rank) {
 }
 
 Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
-                         const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::embedding(tape, ids, table);
-  const Var partial = ops::embedding_part(tape, ids, table, first, partial_memory(tp));
+                         const TensorParallel& tp, const ops::ReplacedRows& replaced) {
+  if (alone(tp.group)) return ops::embedding(tape, ids, table, replaced);
+  const Var partial = ops::embedding_part(tape, ids, table, first, partial_memory(tp), replaced);
   return sum_of_parts(tape, partial, tp, "vocabulary_embedding");
 }
 

@@ -16,7 +16,7 @@ int64_t largest_vocabulary_share(int64_t first, int64_t rows, int rank);
 // Row ids[t] of the whole table. ids i32 [T], table [rows, H], whose first row is row `first` of V.
 // [T, H], the same on all ranks; with divided tokens [T/n, H].
 Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
-                         const TensorParallel& tp);
+                         const TensorParallel& tp, const ops::ReplacedRows& replaced = {});
 
 // Loss of each token and all gradients except that of x, as ops::linear_cross_entropy: [T], the
 // same on all ranks. x [T, H] (divided tokens: [T/n, H]); labels, weights [T]. For each chunk of

@@ -120,6 +120,9 @@ void AdapterSettings::fields(Fields& f) {
   f.add("lora-modules-to-save", &modules_to_save,
         "modules that are trained whole and stored with the adapter: every module whose name ends "
         "so (lm_head)");
+  f.add("lora-token-indices", &token_indices,
+        "tokens whose rows of the token embedding, and of a tied output layer, are trained whole "
+        "and stored with the adapter, as ids and ranges (7 32000-32003)");
   f.add_enum(
       "lora-bias", &bias,
       {{"none", models::LoraBias::none},
@@ -179,6 +182,8 @@ models::LoraConfig AdapterSettings::from_flags() const {
   config.alpha_pattern = patterns_of<double>("lora-alpha-pattern", alpha_pattern, "an alpha");
   check_not_empty("lora-modules-to-save", modules_to_save);
   config.modules_to_save = modules_to_save;
+  if (!token_indices.empty())
+    config.trainable_token_indices = {{"", numbers_of("lora-token-indices", token_indices)}};
   models::check(config, "the adapter of the --lora flags");
   return config;
 }

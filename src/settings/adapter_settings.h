@@ -15,7 +15,7 @@ struct AdapterSettings {
   std::optional<double> alpha;       // default: the rank, for a scale of 1
   std::vector<std::string> targets;  // default: all-linear
   std::vector<std::string> excluded, rank_pattern, alpha_pattern, layers, modules_to_save;
-  std::vector<std::string> target_parameters;
+  std::vector<std::string> target_parameters, token_indices;
   models::LoraBias bias = models::LoraBias::none;
   bool rank_stabilized = false, weight_decomposed = false;
   std::optional<double> dropout;         // default: the directory's, or none

@@ -76,24 +76,64 @@ void name_experts(const models::AdaptedModules& modules, models::LoraConfig& con
   }
 }
 
-// Lengths of the rows of a stored matrix [rows,in], or of the columns of one that is stored
-// [in,rows].
-std::vector<double> row_lengths(const checkpoint::ModelDirectory& directory,
-                                const std::string& name, int64_t rows, bool transposed) {
-  const checkpoint::TensorInfo& info = *directory.find(name);
-  const int64_t columns = info.shape.elements() / rows;
-  std::vector<double> squares(static_cast<size_t>(rows));
-  const std::vector<double> values = checkpoint::SafetensorsFile::doubles_of(
-      directory.tensors().read(name, 0, info.shape.elements()), info.dtype);
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = 0; column < columns; ++column) {
-      const int64_t at = transposed ? column * rows + row : row * columns + column;
-      squares[static_cast<size_t>(row)] +=
-          values[static_cast<size_t>(at)] * values[static_cast<size_t>(at)];
-    }
-  for (double& value : squares) value = std::sqrt(value);
-  return squares;
+// Names of the tensors that are stored [in,out].
+std::set<std::string> transposed_tensors(const models::Model& model) {
+  std::set<std::string> transposed;
+  const auto undivided = shape_of(model);
+  for (const parallel::ParameterSpec* spec : undivided->parameters())
+    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+      if (tensor.transposed) transposed.insert(tensor.name);
+  return transposed;
 }
+
+// What a new adapter takes from the rows of the model's matrices.
+class StoredRows {
+ public:
+  StoredRows(const models::LoraConfig& config, const checkpoint::ModelDirectory& directory,
+             std::set<std::string> transposed)
+      : config_(config), directory_(directory), transposed_(std::move(transposed)) {}
+
+  // Lengths of the rows of a matrix [rows,in], or of the columns of one that is stored [in,rows].
+  std::vector<double> lengths(const std::string& weight, const std::string& stored,
+                              int64_t rows) const {
+    const int64_t columns = directory_.find(stored)->shape.elements() / rows;
+    const std::vector<double> values = read(stored, 0, rows * columns);
+    std::vector<double> squares(static_cast<size_t>(rows));
+    const bool transposed = transposed_.contains(weight);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column) {
+        const int64_t at = transposed ? column * rows + row : row * columns + column;
+        squares[static_cast<size_t>(row)] +=
+            values[static_cast<size_t>(at)] * values[static_cast<size_t>(at)];
+      }
+    for (double& value : squares) value = std::sqrt(value);
+    return squares;
+  }
+
+  // The rows [n,H] of a table of tokens in whose place others are trained.
+  std::vector<double> token_rows(const std::string& module, const std::string& stored,
+                                 const Shape& shape) const {
+    std::vector<int64_t> ids = token_rows_of(config_, module, models::ModuleKind::embedding);
+    if (ids.empty()) ids = token_rows_of(config_, module, models::ModuleKind::output);
+    MG_ASSERT(std::ssize(ids) == shape[0]);
+    std::vector<double> values;
+    for (const int64_t id : ids) {
+      const std::vector<double> row = read(stored, id * shape[1], shape[1]);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    return values;
+  }
+
+ private:
+  std::vector<double> read(const std::string& name, int64_t begin, int64_t count) const {
+    return checkpoint::SafetensorsFile::doubles_of(directory_.tensors().read(name, begin, count),
+                                                   directory_.find(name)->dtype);
+  }
+
+  const models::LoraConfig& config_;
+  const checkpoint::ModelDirectory& directory_;
+  const std::set<std::string> transposed_;
+};
 
 std::string text_of(const models::ModuleAdapter& adapter) {
   return fmt::format("rank {} and alpha {} (scale {})", adapter.rank, adapter.alpha, adapter.scale);
@@ -139,34 +179,32 @@ std::string fingerprint_of_base(const resume::StartingPoint& start) {
 
 }  // namespace
 
-void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
+void fill_from_model(std::span<const parallel::Shard> shards, const WholeModel& whole,
                      const checkpoint::ModelDirectory& directory) {
   const StoredNames names(whole, directory);
-  std::set<std::string> transposed;
-  const auto undivided = shape_of(whole.model);
-  for (const parallel::ParameterSpec* spec : undivided->parameters())
-    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
-      if (tensor.transposed) transposed.insert(tensor.name);
+  const StoredRows stored(*whole.model->adapter(), directory, transposed_tensors(whole.model));
   for (const parallel::Shard& shard : shards) {
     const std::string& first = shard.placed->placement.tensors.at(0).name;
-    if (!first.starts_with(checkpoint::kAdapterPrefix) ||
-        models::parse_stored_name(first).part != models::AdapterPart::magnitude ||
-        !shard.value.device().has_data())
+    if (!first.starts_with(checkpoint::kAdapterPrefix) || !shard.value.device().has_data())
       continue;
+    const models::AdapterPart part = models::parse_stored_name(first).part;
+    if (part != models::AdapterPart::magnitude && part != models::AdapterPart::token_rows) continue;
     std::vector<double> values(static_cast<size_t>(shard.size()));
-    std::map<std::string, std::vector<double>> lengths;  // by tensor
+    std::map<std::string, std::vector<double>> wholes;  // by tensor
     parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& tensor,
                                               int64_t canonical, int64_t local, int64_t size) {
-      auto& rows = lengths[tensor.name];
-      if (rows.empty()) {
-        const std::string weight = models::parse_stored_name(tensor.name).module + ".weight";
-        rows =
-            row_lengths(directory, names.of(weight), tensor.global[0], transposed.contains(weight));
+      auto& of_tensor = wholes[tensor.name];
+      if (of_tensor.empty()) {
+        const std::string module = models::parse_stored_name(tensor.name).module;
+        const std::string weight = module + std::string(".weight");
+        of_tensor = part == models::AdapterPart::magnitude
+                        ? stored.lengths(weight, names.of(weight), tensor.global[0])
+                        : stored.token_rows(module, names.of(weight), tensor.global);
       }
       for (int64_t i = 0; i < size; ++i) {
         const int64_t at = local + i - shard.begin;
         if (at >= 0 && at < shard.size())
-          values[static_cast<size_t>(at)] = rows[static_cast<size_t>(canonical + i)];
+          values[static_cast<size_t>(at)] = of_tensor[static_cast<size_t>(canonical + i)];
       }
     });
     Tensor value = shard.value;
@@ -235,6 +273,9 @@ std::string check_base(const RunPlan& plan) {
       plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
       "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
       "--finetune");
+  MG_CHECK(plan.start.weights != nullptr || plan.model->adapter()->trainable_token_indices.empty(),
+           "--lora-token-indices begins with the rows of a trained model: give --model DIR with "
+           "--finetune");
   using enum parallel::ScheduleKind;
   const settings::ParallelSettings& p = plan.settings.parallel;
   const parallel::ScheduleKind schedule = p.pipeline(plan.model->num_layers()).kind;
@@ -265,6 +306,11 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
   if (!has) return;
   const auto shape = shape_of(model);
   const models::Model stored = models::model_of(directory);
+  MG_CHECK(
+      stored->adapter()->trainable_token_indices == model->adapter()->trainable_token_indices,
+      "the adapter in '{}' trains the rows of other tokens (trainable_token_indices) than the run: "
+      "give the same --lora-token-indices",
+      directory.path());
   const auto before = all_adapted(*stored->adapter(), *shape_of(stored)),
              now = all_adapted(*model->adapter(), *shape);
   for (const auto& [module, adapter] : before) {

@@ -22,9 +22,9 @@ models::Model with_adapter(const models::Model& model, const settings::AdapterSe
 // directory `base`.
 Json adapter_config(const models::Model& model, const std::string& base);
 
-// Fills the magnitudes of a new adapter (DoRA) with the lengths of the rows of the weights in
-// `directory`, on the rank that holds `shards`.
-void fill_magnitudes(std::span<const parallel::Shard> shards, const WholeModel& whole,
+// Fills what a new adapter begins with of the weights in `directory`, on the rank that holds
+// `shards`: magnitudes (DoRA) with the lengths of rows, trained rows of tables with these.
+void fill_from_model(std::span<const parallel::Shard> shards, const WholeModel& whole,
                      const checkpoint::ModelDirectory& directory);
 
 // The directory of the model that the settings, before they were settled, name for an adapter; "":

@@ -153,20 +153,31 @@ class Merging {
       : change_(change),
         pool_(pool),
         info_(*merged.base().find(change.stored)),
+        adapter_(merged.adapter().tensors()),
         replaced_(!change.replacement.empty()),
-        source_(replaced_ ? merged.adapter().tensors() : merged.base().tensors()),
+        source_(replaced_ ? adapter_ : merged.base().tensors()),
         columns_(info_.shape[info_.shape.rank() - 1]),
         rows_(columns_ == 0 ? 0 : info_.shape.elements() / columns_),
         block_rows_(std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, columns_))) {
-    const TensorFiles& adapter = merged.adapter().tensors();
-    if (change.experts) product_ = product_of_experts<T>(change, adapter, rows_, columns_);
-    else if (!change.a.empty()) product_ = product_of<T>(change, adapter);
-    if (!change.bias.empty()) bias_ = values<T>(adapter, change.bias);
-    if (!change.magnitude.empty()) magnitude_ = values<T>(adapter, change.magnitude);
+    if (change.experts) product_ = product_of_experts<T>(change, adapter_, rows_, columns_);
+    else if (!change.a.empty()) product_ = product_of<T>(change, adapter_);
+    if (!change.bias.empty()) bias_ = values<T>(adapter_, change.bias);
+    if (!change.magnitude.empty()) magnitude_ = values<T>(adapter_, change.magnitude);
     if (change.transposed && !magnitude_.empty()) column_factors_ = lengthening();
   }
 
   void write(std::span<std::byte> out) const {
+    write_sums(out);
+    if (change_.rows.empty()) return;
+    const std::vector<T> rows = values<T>(adapter_, change_.rows);
+    for (size_t i = 0; i < change_.row_numbers.size(); ++i)
+      store(
+          std::span(rows).subspan(i * static_cast<size_t>(columns_), static_cast<size_t>(columns_)),
+          info_.dtype, out.data() + change_.row_numbers[i] * columns_ * size_of(info_.dtype));
+  }
+
+ private:
+  void write_sums(std::span<std::byte> out) const {
     for_each_block([&](int64_t block, std::span<T> sums) {
       const int64_t first = block * block_rows_;
       for (int64_t r = 0; r < static_cast<int64_t>(sums.size()) / columns_; ++r)
@@ -176,7 +187,6 @@ class Merging {
     });
   }
 
- private:
   std::span<T> row_of(std::span<T> block, int64_t row) const {
     return block.subspan(static_cast<size_t>(row * columns_), static_cast<size_t>(columns_));
   }
@@ -228,6 +238,7 @@ class Merging {
   const MergedAdapter::Change& change_;
   ThreadPool& pool_;
   const TensorInfo& info_;
+  const TensorFiles& adapter_;
   const bool replaced_;
   const TensorFiles& source_;
   const int64_t columns_, rows_, block_rows_;
@@ -254,9 +265,6 @@ MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory)
       base_(directory.base_path(), {.ignore_surplus = directory.options().ignore_surplus}),
       config_(config_of(directory)),
       model_(models::model_of(base_)) {
-  MG_CHECK(config_.trainable_token_indices.empty(),
-           "'{}' trains rows of an embedding (trainable_token_indices), which cannot be merged",
-           directory.path());
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   find_changes(*model_.build(shapes_only, DType::f32, 0, {.layers = model_->num_layers()}, {}));
   check_all_used();
@@ -320,6 +328,22 @@ void MergedAdapter::add_matrices(Change& change, const std::string& module, doub
   MG_CHECK(!change.magnitude.empty(), "the adapter '{}' has no lora_magnitude_vector for {}",
            adapter_.path(), module);
   check_shape(change.magnitude, {out}, change.name);
+}
+
+void MergedAdapter::add_token_rows(Change& change, const std::string& module,
+                                   models::ModuleKind kind, const Shape& shape) {
+  if (kind == models::ModuleKind::linear) return;
+  change.row_numbers = token_rows_of(config_, module, kind);
+  if (change.row_numbers.empty()) return;
+  change.rows = take(stored_name(module, AdapterPart::token_rows));
+  MG_CHECK(!change.rows.empty(), "the adapter '{}' has no trainable_tokens_delta for {}",
+           adapter_.path(), module);
+  check_shape(change.rows, {std::ssize(change.row_numbers), shape[1]}, change.name);
+  const int64_t largest = std::ranges::max(change.row_numbers);
+  MG_CHECK(largest < shape[0],
+           "the adapter '{}' trains the row of token {} of {} (trainable_token_indices), which has "
+           "{} rows in '{}': ids must lie in [0, {})",
+           adapter_.path(), largest, module, shape[0], base_.path(), shape[0]);
 }
 
 // The tensor of one expert, or of all experts of a layer.
@@ -391,7 +415,9 @@ void MergedAdapter::add_change(const parallel::ParameterSpec& spec,
              module);
     check_shape(change.bias, tensor.global, name);
   }
-  if (change.replacement.empty() && change.a.empty() && change.bias.empty()) return;
+  if (leaf == kWeight) add_token_rows(change, module, kind_of(spec.role), tensor.global);
+  if (change.replacement.empty() && change.a.empty() && change.bias.empty() && change.rows.empty())
+    return;
   const TensorInfo* const info = base_.find(stored);
   MG_CHECK(info != nullptr, "the base model '{}' has no tensor '{}', which '{}' changes",
            base_.path(), name, adapter_.path());
@@ -417,11 +443,12 @@ void MergedAdapter::check_all_used() const {
 }
 
 std::string MergedAdapter::text() const {
-  int64_t matrices = 0, biases = 0, replaced = 0;
+  int64_t matrices = 0, biases = 0, replaced = 0, rows = 0;
   for (const Change& change : changes_) {
     matrices += !change.a.empty();
     biases += !change.bias.empty();
     replaced += !change.replacement.empty() && change.a.empty() && change.bias.empty();
+    rows += std::ssize(change.row_numbers);
   }
   std::string text;
   const auto add = [&text](int64_t count, std::string_view what) {
@@ -431,6 +458,7 @@ std::string MergedAdapter::text() const {
       config_.weight_decomposed ? "matrices with adapters (DoRA)" : "matrices with adapters");
   add(biases, "biases with adapters");
   add(replaced, "tensors replaced");
+  add(rows, "rows of tables replaced");
   return text;
 }
 

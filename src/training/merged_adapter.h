@@ -21,7 +21,7 @@ class MergedAdapter {
  public:
   // directory: an adapter's; must outlive this. Reads names and shapes only. Throws Error naming a
   // target without its tensors, tensors that belong to no target, wrong shapes, and what cannot be
-  // merged: trained rows of an embedding, an embedding that is also the output layer.
+  // merged: an adapter of an embedding that is also the output layer.
   explicit MergedAdapter(const checkpoint::ModelDirectory& directory);
 
   // A tensor of the base that the adapter changes.
@@ -32,6 +32,9 @@ class MergedAdapter {
     std::string a, b, bias;
     std::string magnitude;  // DoRA's: lengths of the outputs' weights; "": none
     double scale = 0;
+    // Rows in the place of the tensor's own, and which these are; "": none.
+    std::string rows;
+    std::vector<int64_t> row_numbers;
     bool transposed = false;  // stored as [in, out]
     // If it is of one expert, or has those of all, and a and b are of all experts: the experts
     // whose it is, where their parts of a and b are, and the first of its rows of b.
@@ -59,6 +62,8 @@ class MergedAdapter {
                   const std::string& stored);
   void add_matrices(Change& change, const std::string& module, double scale, int64_t rank,
                     const Shape& shape);
+  void add_token_rows(Change& change, const std::string& module, models::ModuleKind kind,
+                      const Shape& shape);
   void add_experts(Change& change, const parallel::CanonicalTensor& tensor);
   // The adapter's name of a tensor, which counts as used; "" if it has none.
   std::string take(const std::string& name);

@@ -51,9 +51,11 @@ void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches
   const parallel::Schedule schedule =
       ranks_.pipeline().schedule(stage, static_cast<int>(batches_.size()));
   const auto live = static_cast<size_t>(parallel::live_micro_batches(schedule));
+  // An objective's losses by source are computed on the host.
+  const int64_t sources =
+      with_.options.objective == nullptr ? std::ssize(with_.options.sources) : 0;
   while (in_flight_.size() < live) {
-    in_flight_.push_back(
-        {.batch = corpus::DeviceBatch(runtime_, type_, std::ssize(with_.options.sources))});
+    in_flight_.push_back({.batch = corpus::DeviceBatch(runtime_, type_, sources)});
     if (graphs_) in_flight_.back().graph = graphs_->make_slot();
   }
   for (InFlight& slot : in_flight_) {
@@ -265,6 +267,37 @@ void MicroBatchPass::report_sources(InFlight& slot, const Tensor& loss) const {
              slot.filled->source_weights.slice(0, static_cast<int64_t>(i), 1).view(loss.shape())});
 }
 
+namespace {
+
+// The batch as if no example of another source counted.
+corpus::HostBatch of_source(const corpus::HostBatch& batch, size_t source) {
+  corpus::HostBatch own = batch;
+  for (size_t i = 0; i < own.loss_mask.size(); ++i)
+    if (own.sources[i] != static_cast<int32_t>(source)) own.loss_mask[i] = 0;
+  return own;
+}
+
+}  // namespace
+
+// The mean loss of what counts of each source, as a micro-batch of these examples alone would have
+// it.
+std::vector<ObjectiveTerms::Metric> MicroBatchPass::losses_by_source(
+    const corpus::HostBatch& batch, std::span<const double> values,
+    std::span<const std::string> names) const {
+  std::vector<ObjectiveTerms::Metric> losses;
+  std::vector<double> unused(values.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const corpus::HostBatch own = of_source(batch, i);
+    const double counted = with_.options.objective->counted(own);
+    losses.push_back({.name = names[i]});
+    if (counted == 0) continue;
+    std::ranges::fill(unused, 0);
+    losses.back().value = with_.options.objective->evaluate(own, values, unused).loss / counted;
+    losses.back().weight = counted;
+  }
+  return losses;
+}
+
 // Forward of the head, then the objective's terms and the gradient with which backward begins.
 void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& action,
                                      const Bundle& out) {
@@ -295,7 +328,11 @@ void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& act
     copy_from(t, std::span<const double>(&value, 1), stream);
     return t;
   };
-  for (const ObjectiveTerms::Metric& metric : terms.metrics)
+  std::vector<std::string> sources;
+  for (const std::string& source : with_.options.sources) sources.push_back(source_metric(source));
+  std::vector<ObjectiveTerms::Metric> metrics = losses_by_source(host.whole(), values, sources);
+  metrics.insert(metrics.end(), terms.metrics.begin(), terms.metrics.end());
+  for (const ObjectiveTerms::Metric& metric : metrics)
     slot.tape->report(metric.name,
                       {.values = one(metric.value), .weights = one(share * metric.weight)});
 }

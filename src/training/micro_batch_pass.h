@@ -27,7 +27,7 @@ struct StepOptions {
   settings::LossScope loss_scope = settings::LossScope::token;  // token with an objective
   // Null: the mean loss of the next tokens, whose gradient is formed with the loss.
   std::shared_ptr<const Objective> objective;
-  // Names of the sources of examples whose losses are metrics ("loss/NAME"); without an objective.
+  // Names of the sources of examples whose losses are metrics ("loss/NAME").
   std::vector<std::string> sources;
   bool log_entropy = false;            // of the tokens that count; not with captured micro-batches
   models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
@@ -127,6 +127,9 @@ class MicroBatchPass final : public parallel::StageWork {
   }
   size_t& place_of(int chunk, int micro_batch);
   void report_sources(InFlight& slot, const Tensor& loss) const;
+  std::vector<ObjectiveTerms::Metric> losses_by_source(const corpus::HostBatch& batch,
+                                                       std::span<const double> values,
+                                                       std::span<const std::string> names) const;
   void report_entropy(InFlight& slot, const Tensor& entropies) const;
   const models::Stage& stage(int chunk) const { return *chunks_[static_cast<size_t>(chunk)]; }
   void make_tape(InFlight& slot);

@@ -63,7 +63,7 @@ int64_t gradient_zeros(std::span<const parallel::Shard> shards, const parallel::
 
 StepOptions options_of(const RunPlan& plan) {
   StepOptions options = step_options(plan.settings, plan.model, plan.task.get());
-  if (options.objective == nullptr) options.sources = plan.corpus.sources;
+  options.sources = plan.corpus.sources;
   return options;
 }
 
@@ -153,7 +153,7 @@ void RankRun::draw_new_adapter(std::vector<std::string>& absent) {
   for (const parallel::Shard& shard : model_.step.shards())
     if (shard.placed->placement.tensors.at(0).name.starts_with(checkpoint::kAdapterPrefix))
       parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
-  fill_magnitudes(model_.step.shards(), plan_.whole, *plan_.start.weights);
+  fill_from_model(model_.step.shards(), plan_.whole, *plan_.start.weights);
   absent.insert(absent.end(), names.begin(), names.end());
 }
 

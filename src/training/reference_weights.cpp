@@ -33,14 +33,18 @@ void check_shape(const RunPlan& plan, const models::Model& reference) {
 }  // namespace
 
 std::string fingerprint_of_model(const std::string& directory) {
-  std::vector<std::string> files;
+  constexpr std::string_view kTorchWeights = "pytorch_model";
+  std::vector<std::string> files, torch_files;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::filesystem::path& path = entry.path();
     const std::string name = path.filename().string(), end = path.extension().string();
     const bool optimizer = name.starts_with("optimizer");  // of a checkpoint
-    if (name == "config.json" || (!optimizer && (end == ".safetensors" || end == ".bin")))
+    if (name == "config.json" || (!optimizer && end == ".safetensors"))
       files.push_back(path.string());
+    if (name.starts_with(kTorchWeights) && end == ".bin") torch_files.push_back(path.string());
   }
+  // Torch's files are read only where there are no others.
+  if (files.size() < 2) files.insert(files.end(), torch_files.begin(), torch_files.end());
   std::ranges::sort(files);
   std::string all;
   for (const std::string& file : files) all += checkpoint::fingerprint(file);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -104,22 +104,37 @@ bool keeps_order(const RunPlan& plan, int64_t before) {
   return set.size() < plan.train_samples && set.size() <= before;
 }
 
+// The place among the files of now of one that a run began with, also if it has another name now.
+// taken: places of other files.
+std::optional<size_t> place_of_example(const Json::Member& before, const Json::Object& now,
+                                       const std::vector<size_t>& taken) {
+  const std::string name = std::filesystem::path(before.first).filename().string();
+  for (const bool renamed : {false, true})
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (std::ranges::find(taken, i) != taken.end()) continue;
+      const Json found =
+          renamed ? Json(checkpoint::fingerprint(now[i].first, name)) : now[i].second;
+      if (found == before.second) return i;
+    }
+  return std::nullopt;
+}
+
 // What differs between the files that a run began with and those of now, or "".
 std::string changed_example(const Json::Object& before, const Json::Object& now) {
-  const auto contains = [](const Json::Object& files, const Json& fingerprint) {
-    return std::ranges::any_of(files, [&](const auto& file) { return file.second == fingerprint; });
-  };
-  for (const auto& [path, fingerprint] : before) {
-    if (contains(now, fingerprint)) continue;
-    const bool there = std::ranges::find(now, path, &Json::Member::first) != now.end();
-    return fmt::format("{} {} since", path,
-                       there ? "has changed" : "is not among its files any more");
+  std::vector<size_t> places;
+  for (const Json::Member& file : before) {
+    const std::optional<size_t> place = place_of_example(file, now, places);
+    const auto is_there = [&] {
+      return std::ranges::find(now, file.first, &Json::Member::first) != now.end();
+    };
+    if (!place)
+      return fmt::format("{} {} since", file.first,
+                         is_there() ? "has changed" : "is not among its files any more");
+    places.push_back(*place);
   }
-  for (const auto& [path, fingerprint] : now)
-    if (!contains(before, fingerprint)) return fmt::format("{} is new", path);
-  const auto fingerprints = std::views::transform(&Json::Member::second);
-  if (std::ranges::equal(before | fingerprints, now | fingerprints)) return "";
-  return "they come in another order";
+  for (size_t i = 0; i < now.size(); ++i)
+    if (std::ranges::find(places, i) == places.end()) return fmt::format("{} is new", now[i].first);
+  return std::ranges::is_sorted(places) ? "" : "they come in another order";
 }
 
 }  // namespace

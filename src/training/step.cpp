@@ -91,8 +91,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       pass_(chunks, type, ranks, runtime,
             {options_, data_parallel_, totals_, timer_, work_reporter_}) {
   options_.recompute.tensor = &tensor_;
-  MG_ASSERT(options.objective == nullptr ||
-            (options.loss_scope == settings::LossScope::token && options.sources.empty()));
+  MG_ASSERT(options.objective == nullptr || options.loss_scope == settings::LossScope::token);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {

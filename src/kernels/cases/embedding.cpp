@@ -13,14 +13,14 @@ struct Lookup {
   float beta = 0;  // backward
   // Rows of a table, with `first` rows before this part and as many after it.
   int64_t first = 0;
-  bool part = false;
+  bool part = false, keeps = false;
   Layout layout;
   bool real = false;
   DType type = DType::f32;
 
   std::string str() const {
     return fmt::format("t={} v={} h={} {}{}", tokens, vocabulary, width, describe(type, layout),
-                       part ? fmt::format(" part from {}", first) : "");
+                       part ? fmt::format(" part from {}{}", first, keeps ? " kept" : "") : "");
   }
   Tensor ids(Inputs& inputs) const {
     const int64_t all = std::max<int64_t>(1, vocabulary + 2 * first);
@@ -29,8 +29,14 @@ struct Lookup {
 };
 
 EmbeddingArgs embedding_args(Inputs& inputs, const Lookup& l) {
-  return {l.ids(inputs), inputs.normal("table", {l.vocabulary, l.width}, l.type, 1, l.layout),
-          inputs.output("out", {l.tokens, l.width}, l.type, l.layout), l.first, l.part};
+  const Shape out = {l.tokens, l.width};
+  return {.ids = l.ids(inputs),
+          .table = inputs.normal("table", {l.vocabulary, l.width}, l.type, 1, l.layout),
+          .out = l.keeps ? inputs.updated("out", inputs.normal("out", out, l.type, 1, l.layout))
+                         : inputs.output("out", out, l.type, l.layout),
+          .first = l.first,
+          .part = l.part,
+          .keeps = l.keeps};
 }
 
 EmbeddingBackwardArgs embedding_backward_args(Inputs& inputs, const Lookup& l) {
@@ -66,9 +72,23 @@ std::vector<Lookup> embedding_shapes() {
   });
 }
 
+std::vector<Lookup> kept_shapes() {
+  return in_types<Lookup>(
+      {{.tokens = 40,
+        .vocabulary = 7,
+        .width = 33,
+        .first = 5,
+        .part = true,
+        .keeps = true,
+        .layout = kMisaligned},
+       {.tokens = 40, .vocabulary = 2, .width = 64, .first = 6, .part = true, .keeps = true}});
+}
+
 }  // namespace
 
 void add_embedding_cases(std::vector<Case>& cases) {
+  for (const Lookup& l : kept_shapes())  // a copy
+    cases.push_back(case_of(&Table::embedding, l, tolerance(DType::f64, 1), embedding_args));
   for (const Lookup& l : embedding_shapes())  // a copy
     cases.push_back(case_of(&Table::embedding, l, tolerance(DType::f64, 1), embedding_args));
   for (const Lookup& l : embedding_shapes()) cases.push_back(embedding_backward_case(l));

@@ -126,6 +126,7 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
         continue;
       }
       if (asks) prefetch(table + later * bytes, bytes);
+      if (row < 0 && args.keeps) continue;
       if (row < 0) {
         std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
       } else {

@@ -280,7 +280,7 @@ Ids ids_of(const Args& args, const Tensor& table) {
 
 void embedding(const EmbeddingArgs& args, Stream& stream) {
   const Ids ids = ids_of(args, args.table);
-  gather_rows("embedding", ids, ids.tokens, args.table, args.out, stream);
+  gather_rows("embedding", ids, ids.tokens, args.table, args.out, stream, args.keeps);
 }
 
 // The gradient of a row that more than 64 tokens name is the sum of eight partial sums, each over

@@ -24,6 +24,7 @@ void look_up(const EmbeddingArgs& args) {
   const std::vector<int64_t> rows = rows_of(args, args.table.size(0));
   const std::vector<C> zeros(static_cast<size_t>(args.table.size(1)));
   for (int64_t t = 0; t < args.ids.size(0); ++t) {
+    if (rows[t] < 0 && args.keeps) continue;
     store(args.out.slice(0, t, 1), rows[t] < 0 ? zeros : load<C>(args.table.slice(0, rows[t], 1)));
   }
 }

@@ -44,6 +44,7 @@ AdapterPart part_of(nn::AdapterTensor tensor) {
     case nn::AdapterTensor::magnitude: return AdapterPart::magnitude;
     case nn::AdapterTensor::embedding_a: return AdapterPart::embedding_a;
     case nn::AdapterTensor::embedding_b: return AdapterPart::embedding_b;
+    case nn::AdapterTensor::token_rows: return AdapterPart::token_rows;
   }
   return AdapterPart::a;
 }
@@ -55,7 +56,9 @@ struct Modules {
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors) {
         const std::string& name = tensor.name;
         if (name.starts_with(checkpoint::kAdapterPrefix)) {
-          adapted.insert(parse_stored_name(name).module);
+          const StoredName stored = parse_stored_name(name);
+          auto& modules = stored.part == AdapterPart::token_rows ? with_token_rows : adapted;
+          modules.insert(stored.module);
         } else if (name.ends_with(kWeight)) {
           all.emplace_back(module_of(name), spec->role);
         }
@@ -69,7 +72,7 @@ struct Modules {
   }
 
   std::vector<std::pair<std::string, parallel::Role>> all;
-  std::set<std::string> adapted;
+  std::set<std::string> adapted, with_token_rows;
 };
 
 // A name of the targets that no module of the model fits; "" if there is none.
@@ -176,6 +179,59 @@ void check_experts(const LoraConfig& config, const Modules& modules, const Stage
            *adapted);
 }
 
+// A table of tokens or an output layer, and its number of rows.
+struct TokenTable {
+  std::string module;
+  ModuleKind kind = ModuleKind::embedding;
+  int64_t rows = 0;
+};
+
+std::vector<TokenTable> token_tables(const Stage& whole) {
+  std::vector<TokenTable> tables;
+  for (const parallel::ParameterSpec* spec : whole.parameters()) {
+    const ModuleKind kind = Modules::kind_of(spec->role);
+    for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
+      if (kind != ModuleKind::linear && tensor.name.ends_with(kWeight) &&
+          !tensor.name.starts_with(checkpoint::kAdapterPrefix))
+        tables.push_back({module_of(tensor.name), kind, tensor.global[0]});
+  }
+  return tables;
+}
+
+void check_token_rows(const LoraConfig& config, const Stage& whole) {
+  const std::vector<TokenTable> tables = token_tables(whole);
+  std::vector<std::string> names;
+  for (const TokenTable& table : tables) names.push_back(table.module);
+  for (const auto& entry : config.trainable_token_indices) {
+    LoraConfig alone = config;
+    alone.trainable_token_indices = {entry};
+    MG_CHECK(std::ranges::any_of(tables,
+                                 [&](const TokenTable& table) {
+                                   return !token_rows_of(alone, table.module, table.kind).empty();
+                                 }),
+             "the adapter trains rows of '{}' (trainable_token_indices), which is no table of "
+             "tokens of the model; it has {}",
+             entry.first, checkpoint::counted(names));
+  }
+  for (const TokenTable& table : tables) {
+    const std::vector<int64_t> rows = token_rows_of(config, table.module, table.kind);
+    if (rows.empty()) continue;
+    const int64_t largest = std::ranges::max(rows);
+    MG_CHECK(largest < table.rows,
+             "the adapter trains the row of token {} of {} (trainable_token_indices), which has {} "
+             "rows: ids must lie in [0, {}); leave it out, or give the model more tokens first",
+             largest, table.module, table.rows, table.rows);
+    MG_CHECK(!adapter_of(config, table.module, table.kind),
+             "the adapter trains rows of {} (trainable_token_indices), which is also one of its "
+             "targets: choose one of the two",
+             table.module);
+    MG_CHECK(!saves_module(config, table.module),
+             "the adapter trains rows of {} (trainable_token_indices), which is also trained whole "
+             "(modules_to_save): choose one of the two",
+             table.module);
+  }
+}
+
 std::optional<ModuleAdapter> adapter_in_model(const LoraConfig& config, const std::string& module,
                                               parallel::Role role) {
   const ModuleKind kind = Modules::kind_of(role);
@@ -201,6 +257,10 @@ nn::AdapterRules adapter_rules(const LoraConfig& config) {
                                        ? adapter_of_matrix(config, module)
                                        : adapter_of(config, module, kind_of(kind)));
           },
+      .token_rows_of =
+          [&config](const std::string& module, nn::AdaptedKind kind) {
+            return token_rows_of(config, module, kind_of(kind));
+          },
       .stored_name = [](const std::string& module,
                         nn::AdapterTensor tensor) { return stored_name(module, part_of(tensor)); },
       .trains = [&config](const std::string& tensor) { return trains(config, tensor); },
@@ -218,8 +278,7 @@ nn::AdapterRules adapter_rules(const LoraConfig& config) {
 }
 
 bool leaves_model(const LoraConfig& config) {
-  return config.modules_to_save.empty() && config.bias == LoraBias::none &&
-         config.trainable_token_indices.empty();
+  return config.modules_to_save.empty() && config.bias == LoraBias::none;
 }
 
 std::vector<std::string> expert_parameters(const Stage& whole) {
@@ -242,9 +301,6 @@ AdaptedModules adapted_modules(const LoraConfig& config, const Stage& whole) {
 }
 
 void check_adapter(const LoraConfig& config, const Stage& whole) {
-  MG_CHECK(config.trainable_token_indices.empty(),
-           "the adapter trains rows of the token embedding (trainable_token_indices), which is not "
-           "supported: train the embedding (modules_to_save) or an adapter of it");
   MG_CHECK(
       !config.weight_decomposed || !config.lora_bias,
       "the adapter has DoRA (use_dora) and biases (lora_bias), which is not supported together");
@@ -261,6 +317,7 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
              "the adapter has DoRA (use_dora) for {}; it is supported for the matrices of layers",
              module);
   check_experts(config, modules, whole);
+  check_token_rows(config, whole);
   for (const std::string& name : config.modules_to_save)
     MG_CHECK(!config.file.is_null() ||
                  std::ranges::any_of(

@@ -59,7 +59,8 @@ struct LoraConfig {
   std::vector<std::pair<NamePattern, double>> alpha_pattern;
   std::vector<std::string> target_parameters;  // "mlp.experts.gate_up_proj"
   std::vector<std::string> modules_to_save;    // trained and stored whole
-  // Rows of embeddings that are trained, by the embedding's name; "": the model's input embedding.
+  // Rows of embeddings that are trained, by the embedding's name or its end after a dot; "": the
+  // model's input embedding. A tied output layer has them, too.
   std::vector<std::pair<std::string, std::vector<int64_t>>> trainable_token_indices;
 
   double b_rate = 1;  // learning rate of B by that of A (LoRA+); not in the file
@@ -98,6 +99,10 @@ std::optional<ModuleAdapter> adapter_of(const LoraConfig& config, std::string_vi
 // The same for a parameter that target_parameters names: "model.layers.0.mlp.experts.down_proj".
 std::optional<ModuleAdapter> adapter_of_parameter(const LoraConfig& config,
                                                   std::string_view parameter);
+// The rows of an embedding or an output layer that are trained in the place of its own, by the ids
+// of their tokens, in the order in which they are stored. Throws Error if two entries fit it.
+std::vector<int64_t> token_rows_of(const LoraConfig& config, std::string_view module,
+                                   ModuleKind kind);
 // True if modules_to_save has the module or one that it is part of: as in PEFT, a name in
 // modules_to_save fits every module whose name ends with it, also within a word.
 bool saves_module(const LoraConfig& config, std::string_view module);

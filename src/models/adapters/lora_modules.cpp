@@ -109,6 +109,17 @@ std::optional<ModuleAdapter> adapter_of_parameter(const LoraConfig& config,
   return with_patterns(config, parameter);
 }
 
+std::vector<int64_t> token_rows_of(const LoraConfig& config, std::string_view module,
+                                   ModuleKind kind) {
+  const std::vector<int64_t>* found = nullptr;
+  for (const auto& [name, ids] : config.trainable_token_indices) {
+    if (name.empty() ? kind != ModuleKind::embedding : !is_or_ends_in(module, name)) continue;
+    MG_CHECK(found == nullptr, "trainable_token_indices has two entries for {}; join them", module);
+    found = &ids;
+  }
+  return found == nullptr ? std::vector<int64_t>() : *found;
+}
+
 bool saves_module(const LoraConfig& config, std::string_view module) {
   return any_enclosing(module, [&config](std::string_view part) {
     return std::ranges::any_of(config.modules_to_save,

@@ -33,8 +33,11 @@ double rounded(double value, DType type) {
 // Sets the properties of a parameter that optimizers use.
 void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string& name = placed.parameter.name;
-  if (name == "embedding.weight") placed.role = parallel::Role::embedding;
-  if (name == "output.weight" || name == "score.weight") placed.role = parallel::Role::output;
+  constexpr std::string_view kRows = ".rows";  // trained in place of a table's
+  const std::string_view table =
+      std::string_view(name).substr(0, name.size() - (name.ends_with(kRows) ? kRows.size() : 0));
+  if (table == "embedding.weight") placed.role = parallel::Role::embedding;
+  if (table == "output.weight" || table == "score.weight") placed.role = parallel::Role::output;
   if (name.ends_with(".bias")) placed.decay = false;  // expert biases have two dimensions
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
@@ -135,6 +138,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
   if (!part_.embedding) build_table(builder);
   if (!v.untied) {
+    if (!part_.embedding) embedding_->adapt_tied_output(builder);
     output_.table = embedding_.get();
     return;
   }

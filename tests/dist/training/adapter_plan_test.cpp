@@ -13,7 +13,7 @@ TEST(AdapterPlan, IsWhatIsExecuted) {
         "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"}) {
     for (const std::string adapter :
-         {"--lora-rank 4", "--lora-rank 4 --lora-dropout 0.1",
+         {"--lora-rank 4 --lora-token-indices 3-5 60", "--lora-rank 4 --lora-dropout 0.1",
           "--lora-rank 4 --lora-dropout 0.1 --use-dora --lora-target up_proj o_proj",
           "--lora-rank 2 --lora-target q_proj down_proj --lora-rank-pattern down_proj=3 "
           "--lora-alpha 3 --lora-modules-to-save lm_head"}) {

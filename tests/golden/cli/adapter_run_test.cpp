@@ -230,5 +230,113 @@ TEST_F(AdapterRun, ResumesWithItsBaseModelAtAnotherPlace) {
   EXPECT_EQ(config["base_model_name_or_path"].as_string(), place_ / "moved");
 }
 
+// Rows of the token embedding that are trained, also where it is the output layer.
+class AdapterRows : public AdapterRun, public ::testing::WithParamInterface<bool> {
+ protected:
+  static std::string model() {
+    return vectors(GetParam() ? "post_training/models/qwen3" : "post_training/models/policy");
+  }
+  static Words line(const std::string& more) {
+    return words("train --model " + model() +
+                 " --finetune --mock-data --tokenizer-type NullTokenizer --seq-length 32 "
+                 "--micro-batch-size 1 --global-batch-size 4 --threads 1 --clip-grad 0 "
+                 "--weight-decay 0 --lr-decay-style constant " +
+                 more);
+  }
+  static checkpoint::SafetensorsFile weights(const std::string& path) {
+    return checkpoint::SafetensorsFile(path);
+  }
+  // Rows of a table [V,H].
+  static std::vector<double> rows(const std::vector<double>& table, int64_t hidden,
+                                  std::initializer_list<int64_t> ids) {
+    std::vector<double> rows;
+    for (const int64_t id : ids)
+      rows.insert(rows.end(), table.begin() + id * hidden, table.begin() + (id + 1) * hidden);
+    return rows;
+  }
+  static constexpr const char* kTable = "model.embed_tokens.weight";
+  static constexpr const char* kRows =
+      "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
+};
+
+TEST_P(AdapterRows, AreTrainedAsTheRowsOfAWholeModel) {
+  const std::string step = "--optimizer sgd --sgd-momentum 0 --lr 0.5 --train-iters 1 --save ";
+  const std::string adapter = "--lora-rank 2 --lora-token-indices 40 7-9 ";
+  succeeds(line(step + "whole"));
+  succeeds(line(step + "rows " + adapter));
+  succeeds(line(step + "stages --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 " +
+                adapter));
+  const auto before = weights(model() + "/model.safetensors"),
+             whole = weights(place_ / "whole/iter_0000001/model.safetensors");
+  const int64_t hidden = before.find(kTable)->shape[1];
+  const auto ids = {int64_t{40}, int64_t{7}, int64_t{8}, int64_t{9}};
+  const std::vector<double> first = rows(before.doubles(kTable), hidden, ids),
+                            expected = rows(whole.doubles(kTable), hidden, ids);
+  double moved = 0;
+  for (const char* run : {"rows", "stages"}) {
+    const auto file =
+        weights(place_ / (std::string(run) + "/iter_0000001/adapter_model.safetensors"));
+    ASSERT_NE(file.find(kRows), nullptr);
+    const std::vector<double> trained = file.doubles(kRows);
+    ASSERT_EQ(trained.size(), expected.size());
+    for (size_t i = 0; i < trained.size(); ++i) {
+      EXPECT_NEAR(trained[i], expected[i], 1e-6) << run << " " << i;
+      moved = std::max(moved, std::abs(trained[i] - first[i]));
+    }
+  }
+  EXPECT_GT(moved, 1e-3);
+  const Json config = Json::read(place_ / "rows/iter_0000001/adapter_config.json");
+  EXPECT_EQ(config["trainable_token_indices"].dump(), "[40, 7, 8, 9]");
+  EXPECT_EQ(config["trainable_token_indices"].as_array().size(), 4u);
+}
+
+// As part of the adapter and in a merged model they give the same bits.
+TEST_P(AdapterRows, AreWrittenReadAndMerged) {
+  succeeds(
+      line("--lr 1e-1 --train-iters 2 --lora-rank 2 --lora-target o_proj --lora-token-indices "
+           "1-60 --lora-alpha 1e-30 --save run"));
+  const std::string folder = place_ / "run/iter_0000002";
+  // Nothing but rows is left of the adapter: it continues without changing them.
+  succeeds(line("--lr 0 --train-iters 1 --adapter " + folder + " --save next"));
+  EXPECT_EQ(read_file(place_ / "next/iter_0000001/adapter_model.safetensors"),
+            read_file(folder + "/adapter_model.safetensors"));
+  succeeds(words("merge-adapter --adapter " + folder + " --save merged"));
+  const std::vector<double> trained = weights(folder + "/adapter_model.safetensors").doubles(kRows),
+                            merged = weights(place_ / "merged/model.safetensors").doubles(kTable);
+  const int64_t hidden = std::ssize(trained) / 60;
+  EXPECT_TRUE(std::equal(trained.begin(), trained.end(), merged.begin() + hidden));
+  const auto loss = [this](const std::string& flags) {
+    std::filesystem::remove(place_ / "log.jsonl");
+    succeeds(with(line("--skip-train --eval-iters 2 --lr 0 --train-iters 1 --log-jsonl log.jsonl"),
+                  words(flags)));
+    std::istringstream lines(read_file(place_ / "log.jsonl"));
+    for (std::string text; std::getline(lines, text);)
+      if (const Json record = Json::parse(text); record["type"].as_string() == "validation")
+        return record["loss"].dump();
+    return std::string("none");
+  };
+  const std::string of_merged = loss("--model merged");
+  EXPECT_EQ(loss("--adapter " + folder), of_merged);
+  EXPECT_NE(loss(""), of_merged);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AdapterRows, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tied" : "Untied"; });
+
+TEST_F(AdapterRun, RowsThatCannotBeTrainedAreRefused) {
+  const std::string lora = "--lora-rank 4 --lora-token-indices ";
+  refused(command(lora + "5 96"),
+          {"the row of token 96 of model.embed_tokens", "96 rows", "[0, 96)"});
+  refused(command(lora + "5 --lora-target q_proj embed_tokens"),
+          {"rows of model.embed_tokens", "one of its targets"});
+  refused(command(lora + "5 --lora-modules-to-save model.embed_tokens"),
+          {"rows of model.embed_tokens", "trained whole"});
+  refused(command(lora + "5 x"), {"--lora-token-indices has 'x'"});
+  refused(command(lora + "5 4-6"), {"--lora-token-indices has 5 twice"});
+  succeeds(command(lora + "5 6 --save run"));
+  refused(command("--train-iters 6 --load run " + lora + "6 5"),
+          {"the rows of other tokens", "--lora-token-indices"});
+}
+
 }  // namespace
 }  // namespace megatron::testing::adapter_run_test

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "base/json.h"
 #include "golden/cli/log_records.h"
@@ -241,6 +242,40 @@ TEST_F(Dpo, LossesReadWhatTheyNeed) {
   }
   const Outcome idle = passes(command("idle", "--preference-loss simpo --precompute-reference"));
   EXPECT_TRUE(says(idle, "precompute-reference")) << idle.err;
+}
+
+// A step over all pairs, which hardly changes the weights, has the losses that validation of the
+// same pairs gives each source; their mean by pairs is the step's.
+TEST_F(Dpo, LogsTheLossOfEachSource) {
+  std::ofstream file(place_ / "mixed.jsonl");
+  for (int i = 0; i < 12; ++i)
+    file << R"({"source": ")" << (i % 3 == 0 ? "math" : "code") << R"(", "prompt": "next )" << i
+         << R"(", "chosen": ")" << i * i << R"(", "rejected": "maybe )"
+         << std::string(static_cast<size_t>(1 + i), 'a') << "\"}\n";
+  file.close();
+  const auto step_of = [&](const std::string& folder, const std::string& layout) {
+    passes(
+        words("dpo --model base/iter_0000002 --train-data-path mixed.jsonl --valid-data-path "
+              "mixed.jsonl --seq-length 128 --micro-batch-size 2 --global-batch-size 12 "
+              "--train-iters 1 --lr 1e-12 --chat-packing none --eval-interval 1 "
+              "--full-validation --multiple-validation-sets --hidden-dropout 0 "
+              "--attention-dropout 0 --preference-loss cpo --cpo-alpha 0 --save " +
+              folder + " " + layout));
+    return records(folder, "step").at(0);
+  };
+  const Json one = step_of("one", "");
+  std::map<std::string, double> sets;
+  for (const Json& found : records("one", "validation"))
+    sets[found["set"].as_string()] = found["loss"].as_number();
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_GT(std::abs(sets["math"] - sets["code"]), 1e-3);
+  for (const Json& step :
+       {one, step_of("context", "--context-parallel-size 2"), step_of("ranks", "--ranks 2"),
+        step_of("stages", "--pipeline-model-parallel-size 2")}) {
+    EXPECT_NEAR(step["metrics"]["loss/math"].as_number(), sets["math"], 1e-5);
+    EXPECT_NEAR(step["metrics"]["loss/code"].as_number(), sets["code"], 1e-5);
+    EXPECT_NEAR(step["loss"].as_number(), (4 * sets["math"] + 8 * sets["code"]) / 12, 1e-5);
+  }
 }
 
 TEST_F(Dpo, ShowWhatIsCompared) {

@@ -21,6 +21,7 @@ std::vector<FlagRow> adapter_flags() {
       {"lora-alpha-pattern", "loss", "--lora-alpha-pattern q_proj=8", rank,
        "--lora-alpha-pattern q_proj=2", "", model},
       {"lora-modules-to-save", "loss", "--lora-modules-to-save lm_head", rank, "", "", model},
+      {"lora-token-indices", "loss", "--lora-token-indices 1-60", rank, "", "", model},
       {"lora-bias", "loss", "--lora-bias all", with_biases + " --lora-rank 2", "", "", with_biases},
       {"lora-target-parameters", "loss", "--lora-target-parameters experts.down_proj",
        fused + " --lora-rank 2 --lora-target q_proj", "", "", fused},

@@ -368,10 +368,10 @@ TEST_F(MergeAdapter, RefusesWhatDoesNotBelongTogether) {
   refused(adapter, {"nowhere", "--model"});
 }
 
-TEST_F(MergeAdapter, RefusesTrainedRows) {
+TEST_F(MergeAdapter, RefusesTrainedRowsThatItDoesNotHave) {
   const std::string adapter = copy_of("qv");
   set(adapter, "trainable_token_indices", Json::Array{Json(3)});
-  refused(adapter, {"trainable_token_indices", "cannot be merged"});
+  refused(adapter, {"no trainable_tokens_delta for model.embed_tokens"});
 }
 
 TEST_F(MergeAdapter, RefusesAnEmbeddingThatIsAlsoTheOutputLayer) {

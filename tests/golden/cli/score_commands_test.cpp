@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/json.h"
+#include "checkpoint/model_directory.h"
 #include "checkpoint/safetensors.h"
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
@@ -193,6 +194,12 @@ TEST_F(ScoreCommands, AnAdapterBringsANewHead) {
   EXPECT_EQ(read_file(place_ / "kept/iter_0000006/adapter_model.safetensors"),
             read_file(folder + "/adapter_model.safetensors"));
   refused(command("classify", line + "x --lora-target score"), {"--task classify", "'score'"});
+  // A config.json beside it may be a copy of one that says how the base was stored.
+  Json copied = config("whole");
+  copied.set("quantization_config", Json::parse(R"({"quant_method": "fp8"})"));
+  write_file(place_ / "peft/config.json", copied.dump());
+  EXPECT_EQ(checkpoint::ModelDirectory(place_ / "peft").config().find("quantization_config"),
+            nullptr);
 }
 
 // The head is trained on a frozen model, which keeps every bit.

@@ -256,7 +256,10 @@ TEST_F(Sft, AResumedRunNoticesOtherExamples) {
   std::ranges::replace(line, std::string("--data-path"), std::string("--train-data-path"));
   std::erase(line, "chats.jsonl");
   refused(line, {"chats.jsonl is not among its files any more"});
-  const Outcome rest = place_.run(command("out"));
+  std::filesystem::rename(place_ / "chats.jsonl", place_ / "renamed.jsonl");
+  line = command("out");
+  std::ranges::replace(line, std::string("chats.jsonl"), std::string("renamed.jsonl"));
+  const Outcome rest = place_.run(line);
   EXPECT_EQ(rest.code, 0) << rest.err;
   EXPECT_EQ(losses("out").size(), 6u);
 }

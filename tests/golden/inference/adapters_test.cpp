@@ -141,11 +141,12 @@ std::vector<std::shared_ptr<const models::LoraConfig>> other_configs(bool expert
     configs.push_back(*config(3, {}));      // all matrices, those of experts, too
     configs.push_back(*config(5, {"w3"}));  // the up-projections of experts
   } else {
-    configs.assign(4, *config(3, {"q_proj", "down_proj"}));
+    configs.assign(5, *config(3, {"q_proj", "down_proj"}));
     configs[0].weight_decomposed = true;
     configs[1].modules_to_save = {"lm_head", "1.input_layernorm"};
     configs[2].bias = models::LoraBias::all;
     configs[3].targets.names.emplace_back("embed_tokens");
+    configs[4].trainable_token_indices = {{"", {70, 3, 4, 5}}, {"lm_head", {11, 90}}};
   }
   std::vector<std::shared_ptr<const models::LoraConfig>> all;
   for (models::LoraConfig& one : configs)

@@ -53,6 +53,7 @@ TEST(AdapterSettings, FlagsMakeTheConfiguration) {
                                           {"lora-rank-pattern", {"layers\\.4\\..*=2", "v_proj=4"}},
                                           {"lora-alpha-pattern", {"(?=v)v_proj=0.5"}},
                                           {"lora-modules-to-save", {"lm_head"}},
+                                          {"lora-token-indices", {"7", "3-5"}},
                                           {"lora-bias", {"lora_only"}},
                                           {"use-rslora", {}},
                                           {"use-dora", {}}});
@@ -61,7 +62,7 @@ TEST(AdapterSettings, FlagsMakeTheConfiguration) {
     "use_dora": true, "target_modules": ["q_proj", "self_attn.v_proj"],
     "exclude_modules": ".*\\.5\\..*", "layers_to_transform": [1, 4, 5, 6],
     "rank_pattern": {"layers\\.4\\..*": 2, "v_proj": 4}, "alpha_pattern": {"(?=v)v_proj": 0.5},
-    "modules_to_save": ["lm_head"],
+    "modules_to_save": ["lm_head"], "trainable_token_indices": [7, 3, 4, 5],
     "peft_type": "LORA", "task_type": "CAUSAL_LM"})");
   const Json written = models::to_json(c);
   for (const auto& [key, value] : expected.as_object()) EXPECT_EQ(written[key], value) << key;
