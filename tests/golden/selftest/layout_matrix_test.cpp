@@ -148,10 +148,10 @@ struct Wrong {
 };
 
 const std::vector<Wrong> kWrong = {
-    Wrong{"dropped-all-reduce", "gradients of model.layers.0.self_attn.q_proj.weight", nullptr},
-    Wrong{"loss-off-by-log-tp", "gradients of final_norm.weight", nullptr},
-    Wrong{"gradient-averaged-twice", "gradients of embedding.weight, fp64: error 0.5", nullptr},
-    Wrong{"stale-parameters", "parameters of embedding.weight", "FAILED: gradients of"},
+    Wrong{"dropped-all-reduce", "gradients of transformer.h.0.attn.c_attn.weight", nullptr},
+    Wrong{"loss-off-by-log-tp", "gradients of lm_head.weight", nullptr},
+    Wrong{"gradient-averaged-twice", "gradients of lm_head.weight, fp64: error 0.5", nullptr},
+    Wrong{"stale-parameters", "parameters of lm_head.weight", "FAILED: gradients of"},
     Wrong{"swapped-stages", "gradients of layers.0.mlp.down.weight", nullptr},
     Wrong{"unreduced-norm-gradient", "gradients of layers.0.attention_norm.weight",
           "FAILED: gradients of layers.0.mlp."},
@@ -167,13 +167,14 @@ const std::vector<Wrong> kWrong = {
     Wrong{"swapped-halves", "gradients of", nullptr},
     Wrong{"samples-counted-by-context-rank", "fp64: error 0.5 is above", nullptr},
     Wrong{"counts-of-own-rank", "gradients of", nullptr},
-    Wrong{"adapter-scale-doubled-by-tp", "gradients of base_model.model.layers.0.mlp.down.lora_A",
-          nullptr},
-    Wrong{"unreduced-adapter-gradient", "gradients of base_model.model.layers.0.mlp.up.lora_A",
-          "gradients of base_model.model.layers.0.mlp.down.lora_A"},
+    Wrong{"adapter-scale-doubled-by-tp",
+          "gradients of base_model.model.model.layers.0.mlp.down_proj.lora_A", nullptr},
+    Wrong{"unreduced-adapter-gradient",
+          "gradients of base_model.model.model.layers.0.mlp.up_proj.lora_A",
+          "gradients of base_model.model.model.layers.0.mlp.down_proj.lora_A"},
     Wrong{"reference-with-dropout", "reference log-probability of step 0, without dropout",
           "FAILED: gradients of"},
-    Wrong{"swapped-preferences", "gradients of base_model.model.transformer.h.0.attn.c_attn.lora_A",
+    Wrong{"swapped-preferences", "gradients of base_model.model.layers.0.attention.qkv.lora_A",
           nullptr}};
 
 // The first row that each fault comes to.
