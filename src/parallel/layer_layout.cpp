@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/layout_text.h"
 
 namespace megatron::parallel {
 

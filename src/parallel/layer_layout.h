@@ -34,5 +34,8 @@ std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& sha
 
 // Number of virtual stages in a layout string.
 int virtual_stages_of_layout(const std::string& layout);
+// Number of depths of multi-token prediction (m) in a layout string. They belong to the part with
+// the head, with or without symbols of their own.
+int64_t predictions_of_layout(const std::string& layout);
 
 }  // namespace megatron::parallel

@@ -50,20 +50,21 @@ class Possible {
     return std::move(rows_);
   }
 
-  // The same with some values chosen beforehand; called with each reason against a whole row.
-  void reasons(const Row& chosen, std::map<std::string, int64_t>& count) {
-    row_ = chosen;
-    const auto open = std::find(row_.begin(), row_.end(), kOpen);
-    if (open == row_.end()) {
-      ++count[refusal_(row_)];
+  // Adds, for each reason, the number of the rows with these values against which it stands. What
+  // is said against a part of a row counts for all rows with that part.
+  void count_reasons(Row& row, std::map<std::string, int64_t>& count) const {
+    const auto open = std::ranges::find(row, kOpen);
+    if (std::string reason = refusal_(row); open == row.end() || !reason.empty()) {
+      int64_t rows = 1;
+      for (size_t f = 0; f < row.size(); ++f)
+        if (row[f] == kOpen) rows *= std::ssize(factors_[f].values);
+      count[std::move(reason)] += rows;
       return;
     }
-    const size_t at = static_cast<size_t>(open - row_.begin());
-    for (size_t v = 0; v < factors_[at].values.size(); ++v) {
-      Row next = chosen;
-      next[at] = static_cast<int>(v);
-      reasons(next, count);
-    }
+    const auto values =
+        static_cast<int>(factors_[static_cast<size_t>(open - row.begin())].values.size());
+    for (*open = 0; *open < values; ++*open) count_reasons(row, count);
+    *open = kOpen;
   }
 
  private:
@@ -210,12 +211,24 @@ void drop_needless(std::vector<Row>& rows, const Tuples& tuples) {
   }
 }
 
-// Returns the objection to the pair alone, or else the most frequent objection to rows with it.
+// Returns the objection to the pair alone, or to the pair with whatever value of one more factor,
+// or else the most frequent objection to rows with it.
 std::string reason_of(const std::vector<Factor>& factors, const Refusal& refusal, const Row& pair) {
-  std::string reason = refusal(pair);
-  if (!reason.empty()) return reason;
+  if (std::string reason = refusal(pair); !reason.empty()) return reason;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    if (pair[f] != kOpen) continue;
+    Row row = pair;
+    std::string reason;
+    for (size_t v = factors[f].values.size(); v-- > 0;) {
+      row[f] = static_cast<int>(v);
+      reason = refusal(row);
+      if (reason.empty()) break;
+    }
+    if (!reason.empty()) return reason;  // of its first value
+  }
   std::map<std::string, int64_t> count;
-  Possible(factors, refusal).reasons(pair, count);
+  Row row = pair;
+  Possible(factors, refusal).count_reasons(row, count);
   const auto most = std::max_element(
       count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return most->first;

@@ -340,7 +340,7 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
                               kLimits.sequences, kLimits.seq_length, environment,
                               objective_of(row.task), row.packed, prefers);
   std::vector<optim::Method> methods = {optim::Method::sgd};
-  if (!prefers && row.task != MatrixTask::predictions) methods.push_back(optim::Method::adam);
+  if (row.task == MatrixTask::next_tokens) methods.push_back(optim::Method::adam);
   return known.emplace(key, experiment.run(row.layout, methods)).first->second;
 }
 

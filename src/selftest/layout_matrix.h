@@ -43,6 +43,7 @@ class LayoutMatrix {
   explicit LayoutMatrix(int strength);
 
   const std::vector<MatrixRow>& rows() const { return rows_; }
+  const Covering& covering() const { return covering_; }
   // Impossible pairs of values with their reasons, one per line.
   std::vector<std::string> excluded() const;
   // The covering set's rows that have each value of each factor, as few as a greedy search finds.
@@ -70,8 +71,8 @@ enum class Precisions { all, fp64, fp32 };
 // and data-parallel ranks without stages, sharding, recompute, overlap and offload where DESIGN's
 // rules of equal bits hold: with sharded gradients and several micro-batches sums are added in
 // another order (docs/decisions). Compared are the loss, every parameter's gradient, the norms and
-// losses of steps of SGD and its parameters, the losses of steps of AdamW (but for preferences),
-// and the model's metrics in all of them. The log-probabilities of the reference model of
+// losses of steps of SGD and its parameters, for next tokens the losses of steps of AdamW, and the
+// model's metrics in all of them. The log-probabilities of the reference model of
 // preferences are compared with those of a model that has no dropout, too.
 class MatrixRun {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "inference/expert_choices.h"
 #include "server/api_error.h"
 
 namespace megatron::server {
@@ -46,28 +45,13 @@ void score_prompt(ChoicePlan& plan, int64_t alternatives) {
   plan.request.prompt_alternatives = std::max(plan.request.prompt_alternatives, alternatives);
 }
 
-namespace {
-
-void check_routed_experts(const TextModel& model, const std::vector<ChoicePlan>& plans) {
-  int64_t tokens = 0;
-  for (const ChoicePlan& plan : plans)
-    if (plan.request.expert_choices)
-      tokens += std::ssize(plan.request.prompt) + plan.request.max_tokens;
-  if (tokens == 0) return;
-  const int64_t each = inference::choices_per_token(model.facts().experts.value());
-  if (tokens > kMaxRoutedExperts / each)
-    throw invalid_request(
-        fmt::format("return_routed_experts for {} tokens of prompts and texts makes {} experts, {} "
-                    "for each token; at most {} can be returned at once: lower max_tokens or n",
-                    tokens, tokens * each, each, kMaxRoutedExperts),
-        "return_routed_experts");
-}
-
-}  // namespace
-
 Generation::Generation(const TextModel& model, Engines& engine, std::vector<ChoicePlan> plans,
                        std::optional<Clock::time_point> deadline) {
-  check_routed_experts(model, plans);
+  int64_t routed = 0;  // tokens whose experts are returned
+  for (const ChoicePlan& plan : plans)
+    if (plan.request.expert_choices)
+      routed += std::ssize(plan.request.prompt) + plan.request.max_tokens;
+  require_routed_experts(model.facts(), routed);
   std::vector<inference::Request> requests;
   choices_.reserve(plans.size());
   for (ChoicePlan& plan : plans) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text_parts.h"
+#include "inference/expert_choices.h"
 #include "server/forms.h"
 
 namespace megatron::server {
@@ -187,6 +188,17 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
   } catch (const Error& e) {
     p.fail(name, std::string("cannot be used: ") + e.what());
   }
+}
+
+void require_routed_experts(const models::ModelFacts& model, int64_t tokens) {
+  if (tokens == 0) return;
+  const int64_t each = inference::choices_per_token(model.experts.value());
+  if (tokens > kMaxRoutedExperts / each)
+    throw invalid_request(
+        fmt::format("return_routed_experts for {} tokens of prompts and texts makes {} experts, {} "
+                    "for each token; at most {} can be returned at once: lower max_tokens or n",
+                    tokens, tokens * each, each, kMaxRoutedExperts),
+        "return_routed_experts");
 }
 
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens) {

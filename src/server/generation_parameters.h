@@ -50,6 +50,9 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
 // kMaxPromptLogprobs.
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens);
 
+// Throws ApiError 400 if the experts of this many tokens exceed kMaxRoutedExperts.
+void require_routed_experts(const models::ModelFacts& model, int64_t tokens);
+
 // Throws ApiError 404 if another model is named; without a name the request is for this model.
 void check_model(const Parameters& p, const TextModel& model);
 void check_model(std::string_view name, const TextModel& model);

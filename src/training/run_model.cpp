@@ -72,6 +72,11 @@ models::Model with_prediction(const models::Model& model, const settings::TrainS
         "without them, and its checkpoints count 0",
         source.directory, known);
   if (obstacle.empty() && !absent) change.depths = asked.value_or(known);
+  const bool plain = change.loss_scale == models::PredictionChange{}.loss_scale && !change.detached;
+  if (change.depths == 0 && asked != 0 && !plain)
+    log::info(
+        "{} has no effect: the run has no layers of multi-token prediction (--mtp-num-layers)",
+        change.detached ? "--mtp-detach-heads" : "--mtp-loss-scaling-factor");
   return change.depths == 0 && known == 0 ? model : model->with({.prediction = change});
 }
 

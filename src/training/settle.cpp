@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "corpus/corpus.h"
 #include "data/requested_samples.h"
-#include "parallel/layout_text.h"
+#include "parallel/layer_layout.h"
 #include "settings/recipes.h"
 #include "settings/rules.h"
 #include "tokenizers/tokenizer_file.h"

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
 #include "models/absent_keys.h"
+#include "models/families/tensor_map.h"
 
 namespace megatron::training {
 namespace {
@@ -125,12 +126,12 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
   MG_CHECK(equal, "'{}' has {} and {}, which {}", directory.path(), output, table, otherwise);
 }
 
-// The tensor of which a layer of multi-token prediction has a copy of that name; "": none.
+// The tensor of which a layer of multi-token prediction has a copy of that name; "": none. name: of
+// a tensor that the model does not need.
 std::string original_of(std::string_view name, const WholeModel& whole) {
-  if (name.ends_with(".shared_head.head.weight"))
-    return whole.head.empty() ? whole.table : whole.head;
+  if (name.ends_with(models::kPredictionHead)) return whole.head.empty() ? whole.table : whole.head;
   const bool of_layer = name.find("layers.") != name.npos;
-  return of_layer && name.ends_with(".embed_tokens.weight") ? whole.table : std::string();
+  return of_layer && name.ends_with(models::kPredictionEmbedding) ? whole.table : std::string();
 }
 
 // Throws Error: the directory is a base model saved without its head.
@@ -193,12 +194,12 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
     if (needed.contains(stored)) continue;
     const std::string name = search.family_name(stored);
     const std::string layer = model->prediction_layer(name);
-    if (const std::string original = original_of(name, whole);
-        model->is_surplus(name) && !original.empty()) {
-      check_equal(directory, stored, of(original),
+    if (const std::string original = of(original_of(name, whole));
+        model->is_surplus(name) && directory.find(original) != nullptr) {
+      check_equal(directory, stored, original,
                   "differ, but a layer of multi-token prediction shares the model's own; give "
                   "--mtp-num-layers 0 to train without that layer");
-      left_out_.push_back({stored, "is " + of(original)});
+      left_out_.push_back({stored, "is " + original});
     } else if (model->is_surplus(name)) {
       left_out_.push_back({stored, "is not needed"});
     } else if (!layer.empty() && search.has(layer + ".eh_proj.weight")) {

@@ -97,12 +97,13 @@ class DecoderDefinition final : public ModelDefinition,
     while (!prefix.empty() && tensor.starts_with(prefix)) tensor.remove_prefix(prefix.size());
     return tensor;
   }
-  // True for a depth's own copy of the embedding or of the output layer, which files may have.
+  // True for a depth's own copy of the embedding or of the output layer.
   bool is_copy_for_prediction(std::string_view rest) const {
     for (int64_t i = 0; i < v_.prediction.depths; ++i) {
       const std::string layer = "layers." + std::to_string(v_.num_layers() + i);
-      if (rest == layer + ".embed_tokens.weight" || rest == layer + ".shared_head.head.weight")
-        return true;
+      if (!rest.starts_with(layer)) continue;
+      const std::string_view end = rest.substr(layer.size());
+      if (end == kPredictionEmbedding || end == kPredictionHead) return true;
     }
     return false;
   }

@@ -9,7 +9,7 @@
 
 #include "base/tolerances.h"
 #include "dist/ranks.h"
-#include "golden/inference/losses.h"
+#include "golden/inference/shared_requests.h"
 #include "inference/engine.h"
 #include "inference/engine_groups.h"
 #include "inference/follow.h"
@@ -49,19 +49,6 @@ inline void on_parts(const RandomModel& m, const Division& d, const RankBody& bo
     const inference::Followers followers(ranks);
     body(*stage, runtime, ranks);
   });
-}
-
-using Results = std::map<RequestId, Generation>;
-
-inline void take(std::vector<RequestUpdate> updates, Results& results) {
-  for (RequestUpdate& update : updates) {
-    Generation& g = results[update.id];
-    std::ranges::copy(update.prompt_log_probabilities,
-                      std::back_inserter(g.prompt_log_probabilities));
-    std::ranges::copy(update.expert_choices, std::back_inserter(g.expert_choices));
-    for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
-    if (update.finish) g.finish = *update.finish;
-  }
 }
 
 // Prompts of all lengths that share prefixes.

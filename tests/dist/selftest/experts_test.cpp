@@ -28,7 +28,7 @@ void PrintTo(const Spread& s, std::ostream* out) {
                       s.layout.ep, s.layout.etp, s.layout.instances);
 }
 
-struct Outcome {
+struct ExpertOutcome {
   TensorMap gradients, values;  // after the last step
   std::vector<double> norms;
 };
@@ -93,9 +93,9 @@ void save(const std::string& path, const parallel::DataParallel& dp, comm::Group
 
 // Runs steps of Adam and saves. Checks that replicas agree bit for bit and that no element is
 // missing.
-Outcome run(const Spread& s, const std::string& path) {
+ExpertOutcome run(const Spread& s, const std::string& path) {
   GatheredTensors gradients, values;
-  Outcome outcome;
+  ExpertOutcome outcome;
   testing::each_rank(s.world, [&](comm::Group& world, Runtime& runtime) {
     const parallel::Ranks ranks({.layout = s.layout, .sharding = s.sharding, .async = s.overlap},
                                 world);
@@ -160,7 +160,7 @@ class Experts : public ::testing::TestWithParam<Spread> {};
 
 TEST_P(Experts, AreThoseOfOneRank) {
   const testing::TemporaryDirectory folder;
-  const Outcome one = run({}, folder / "one");
+  const ExpertOutcome one = run({}, folder / "one");
   for (const Sharding sharding :
        {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
     for (const bool overlap : {false, true}) {
@@ -169,7 +169,7 @@ TEST_P(Experts, AreThoseOfOneRank) {
       spread.overlap = overlap;
       SCOPED_TRACE(fmt::format("{}, overlap {}", parallel::name(sharding), overlap));
       const std::string path = folder / fmt::format("{}{}", parallel::name(sharding), overlap);
-      const Outcome outcome = run(spread, path);
+      const ExpertOutcome outcome = run(spread, path);
       expect_near(outcome.gradients, one.gradients);
       expect_near(outcome.values, one.values);
       for (size_t step = 0; step < one.norms.size(); ++step)

@@ -209,6 +209,30 @@ TEST_F(GenerateCommand, JsonLines) {
   EXPECT_FALSE(lines("plain.jsonl")[0].contains("logprobs"));
 }
 
+TEST_F(GenerateCommand, ListsTheExpertsOfEachToken) {
+  const Outcome trained = place_->run(
+      words("train --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 64 "
+            "--micro-batch-size 1 --train-iters 1 --lr 1e-5 --mock-data --tokenizer-model t "
+            "--num-experts 4 --moe-router-topk 2 --moe-layer-freq [0,1] --save experts"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  run({"--load", "experts", "--prompt", "Hello there", "--max-tokens", "5", "--ignore-eos",
+       "--return-routed-experts", "--output", "experts.jsonl"});
+  const Json line = lines("experts.jsonl").at(0);
+  const auto& tokens = line["routed_experts"].as_array();
+  EXPECT_EQ(tokens.size(), line["prompt_tokens"].as_array().size() + 4);
+  for (const Json& layers : tokens) {
+    ASSERT_EQ(layers.as_array().size(), 1u);
+    const auto& chosen = layers.as_array()[0].as_array();
+    ASSERT_EQ(chosen.size(), 2u);
+    EXPECT_NE(chosen[0], chosen[1]);
+    for (const Json& expert : chosen)
+      EXPECT_TRUE(expert.as_integer() >= 0 && expert.as_integer() < 4);
+  }
+  refused({"--prompt", "a", "--return-routed-experts"}, {"--return-routed-experts", "--output"});
+  refused({"--prompt", "a", "--return-routed-experts", "--output", "none.jsonl"},
+          {"--return-routed-experts", "no layer with experts"});
+}
+
 // Sends SIGKILL at random moments and repeats the command: no line is lost or generated twice.
 TEST_F(GenerateCommand, GoesOnAfterAKill) {
   std::string prompts;

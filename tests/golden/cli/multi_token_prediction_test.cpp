@@ -97,6 +97,25 @@ TEST_F(Prediction, IsLoggedSavedResumedAndRead) {
             0);
 }
 
+// The embedding is also that of the depths, and without more flags the output layer.
+TEST_F(Prediction, PipelinesGiveTheSameBits) {
+  for (const char* tie : {"", "--untie-embeddings-and-output-weights"}) {
+    const auto trained = [&](const std::string& to, const std::string& ranks) {
+      run(
+          words("train --num-layers 4 --hidden-size 16 --num-attention-heads 2 --vocab-size 64 "
+                "--seq-length 16 --position-embedding-type rope --micro-batch-size 2 "
+                "--global-batch-size 8 --train-iters 3 --lr 1e-2 --mock-data --threads 1 "
+                "--mtp-num-layers 2 --save " +
+                to + " " + ranks + " " + tie));
+      return values_of(place_ / (to + "/iter_0000003"));
+    };
+    const std::string to = *tie == 0 ? "tied" : "untied";
+    EXPECT_TRUE(trained(to + "1", "") ==
+                trained(to + "2", "--ranks 2 --pipeline-model-parallel-size 2"))
+        << tie;
+  }
+}
+
 TEST_F(Prediction, ErrorsNameWhatIsWrong) {
   const auto refused = [&](const Words& arguments, const std::string& text) {
     const Outcome outcome = place_.run(arguments);
@@ -116,9 +135,24 @@ TEST_F(Prediction, ErrorsNameWhatIsWrong) {
                 "--seq-length 16 --micro-batch-size 1 --lr 1e-3 --train-iters 1 --mock-data "
                 "--mtp-num-layers 1"),
           "--position-embedding-type rope");
+  const Outcome idle =
+      run(words("train --num-layers 2 --hidden-size 16 --num-attention-heads 2 --vocab-size 64 "
+                "--seq-length 16 --micro-batch-size 1 --lr 1e-3 --train-iters 1 --mock-data "
+                "--mtp-loss-scaling-factor 0.3"));
+  EXPECT_NE((idle.out + idle.err).find("--mtp-loss-scaling-factor has no effect"),
+            std::string::npos)
+      << idle.err;
+  // A copy of the output layer that equals it is accepted, and left out.
+  const std::string copy = "model.layers.2.shared_head.head.weight";
+  const Shape shape =
+      checkpoint::SafetensorsFile(saved + "/model.safetensors").find("lm_head.weight")->shape;
   change_tensors(saved + "/model.safetensors",
-                 [](Values& values) { values["model.layers.2.shared_head.head.weight"] = {1, 2}; });
+                 [&](Values& values) { values[copy] = values.at("lm_head.weight"); },
+                 {{copy, shape}});
   fs::remove(saved + "/trainer_state.json");
+  const Outcome equal = run(with(from, {"--save", "equal"}));
+  EXPECT_FALSE(tensors_of(place_ / "equal/iter_0000001").contains(copy)) << equal.err;
+  change_tensors(saved + "/model.safetensors", [&](Values& values) { values[copy][0] += 1; });
   refused(from, "shares the model's own");
 }
 

@@ -56,17 +56,17 @@ TEST(SharedCache, ReadsOnlyWhatIsNew) {
   std::map<RequestId, Generation> results;
   const Tokens prompt = random_tokens(200, kSharedVocabulary, 1);
   const RequestId first = e.submit({.prompt = prompt, .max_tokens = 1});
-  while (!e.idle()) take_updates(e.step(), results);
+  while (!e.idle()) take(e.step(), results);
   EXPECT_EQ(e.statistics().prompt_tokens, 200);
   EXPECT_EQ(e.cached_tokens(prompt), 192);
   const RequestId again = e.submit({.prompt = prompt, .max_tokens = 1});
-  while (!e.idle()) take_updates(e.step(), results);
+  while (!e.idle()) take(e.step(), results);
   EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8);
   EXPECT_EQ(e.statistics().cached_tokens, 192);
   EXPECT_EQ(numbers_of(results[again]), numbers_of(results[first]));
   // A request for log-probabilities of the prompt reads all of it.
   e.submit({.prompt = prompt, .max_tokens = 1, .logprobs = 0});
-  while (!e.idle()) take_updates(e.step(), results);
+  while (!e.idle()) take(e.step(), results);
   EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8 + 200);
 }
 
@@ -76,11 +76,11 @@ TEST(SharedCache, ALongPromptDoesNotStopTheOthers) {
   Engine e(m.model, m.runtime, {.max_requests = 4, .max_tokens = 16});
   std::map<RequestId, Generation> results;
   const RequestId runs = e.submit({.prompt = {1, 2}, .max_tokens = 50});
-  take_updates(e.step(), results);
+  take(e.step(), results);
   const RequestId reads =
       e.submit({.prompt = random_tokens(100, kSharedVocabulary, 1), .max_tokens = 2});
   for (size_t step = 2; results[reads].tokens.empty(); ++step) {
-    take_updates(e.step(), results);
+    take(e.step(), results);
     EXPECT_EQ(results[runs].tokens.size(), step);
     ASSERT_LT(step, 20u);
   }
@@ -95,10 +95,10 @@ TEST(SharedCache, IsReadAnewWithOtherWeights) {
   const RequestId id = e.submit({.prompt = random_tokens(70, kSharedVocabulary, 1),
                                  .max_tokens = 8,
                                  .sampling = {.temperature = 0}});
-  for (int i = 0; i < 3; ++i) take_updates(e.step(), results);
+  for (int i = 0; i < 3; ++i) take(e.step(), results);
   models::initialize(m.model, 99, m.runtime.stream());
   e.weights_changed();
-  while (!e.idle()) take_updates(e.step(), results);
+  while (!e.idle()) take(e.step(), results);
   Tokens text = random_tokens(70, kSharedVocabulary, 1);
   const Tokens all = tokens_of(results[id]);
   text.insert(text.end(), all.begin(), all.begin() + 3);

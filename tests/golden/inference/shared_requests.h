@@ -1,6 +1,7 @@
 // Requests that share pages, wait for pages and return them.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -25,13 +26,14 @@ inline inference::Request shared_request(uint64_t number) {
           .logprobs = static_cast<int64_t>(number % 4) - 1};
 }
 
-inline void take_updates(std::vector<inference::RequestUpdate> updates,
-                         std::map<inference::RequestId, inference::Generation>& results) {
+using Results = std::map<inference::RequestId, inference::Generation>;
+
+inline void take(std::vector<inference::RequestUpdate> updates, Results& results) {
   for (inference::RequestUpdate& update : updates) {
     inference::Generation& g = results[update.id];
-    g.prompt_log_probabilities.insert(g.prompt_log_probabilities.end(),
-                                      update.prompt_log_probabilities.begin(),
-                                      update.prompt_log_probabilities.end());
+    std::ranges::copy(update.prompt_log_probabilities,
+                      std::back_inserter(g.prompt_log_probabilities));
+    std::ranges::copy(update.expert_choices, std::back_inserter(g.expert_choices));
     for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
     if (update.finish) g.finish = *update.finish;
   }
@@ -43,7 +45,7 @@ inline int64_t bytes_of_blocks(RandomModel& m, int64_t blocks, int64_t block_siz
   return shape.bytes(m.type());
 }
 
-// Submits 500 requests in random order and at random moments, cancels some more, and uses a cache
+// Submits the requests in random order and at random moments, cancels some more, and uses a cache
 // too small for all that run. Each request gets the result that it gets alone, in a cache where
 // nothing is shared.
 inline void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool preempted = true) {
@@ -64,15 +66,15 @@ inline void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool
          .max_tokens = seed == 1 ? 40 : 200,
          .block_size = seed == 1 ? 32 : 64,
          .cache_bytes = bytes_of_blocks(m, seed == 1 ? 14 : 7, seed == 1 ? 32 : 64)});
-    std::map<inference::RequestId, inference::Generation> results;
+    Results results;
     std::map<uint64_t, inference::RequestId> ids;
     for (const uint64_t number : order) {
       ids[number] = e.submit(shared_request(number));
       const inference::RequestId cancelled = e.submit(shared_request(number + 1000));
-      for (uint64_t s = random() % 3; s > 0; --s) take_updates(e.step(), results);
+      for (uint64_t s = random() % 3; s > 0; --s) take(e.step(), results);
       e.cancel(cancelled);
     }
-    while (!e.idle()) take_updates(e.step(), results);
+    while (!e.idle()) take(e.step(), results);
     for (uint64_t n = 0; n < requests; ++n)
       EXPECT_EQ(numbers_of(results[ids[n]]), expected[n]) << "request " << n << ", seed " << seed;
     EXPECT_GT(e.statistics().cached_tokens, 0);

@@ -44,7 +44,7 @@ TEST(Slots, ARequestThatGaveUpItsSlotContinuesFromASnapshot) {
   EXPECT_EQ(e.cache_use().blocks, 8);
   std::map<inference::RequestId, inference::Generation> results;
   for (const inference::Request& request : requests) e.submit(request);
-  while (!e.idle()) take_updates(e.step(), results);
+  while (!e.idle()) take(e.step(), results);
   EXPECT_GT(e.statistics().preemptions, 0);
   for (const inference::Request& r : requests)
     EXPECT_EQ(numbers_of(results[r.number + 1]),
@@ -62,7 +62,7 @@ TEST(Slots, KeepSnapshotsAtTheEndsOfBlocks) {
   const auto run = [&](const Tokens& prompt) {
     std::map<inference::RequestId, inference::Generation> results;
     const inference::RequestId id = e.submit({.prompt = prompt, .max_tokens = 3, .logprobs = -1});
-    while (!e.idle()) take_updates(e.step(), results);
+    while (!e.idle()) take(e.step(), results);
     return numbers_of(results[id]);
   };
   const Tokens prompt = random_tokens(200, kSharedVocabulary, 1);

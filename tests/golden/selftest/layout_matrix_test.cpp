@@ -38,8 +38,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 // The set of impossible pairs is visible to users: a change of validation shows here.
-TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
-  const LayoutMatrix matrix(2);
+void expect_excluded_as_listed(const LayoutMatrix& matrix) {
   std::cout << matrix.summary() << "\n";
   std::string text;
   for (const std::string& line : matrix.excluded()) text += line + "\n";
@@ -63,10 +62,23 @@ void expect_values(const Covering& covering, const std::vector<size_t>& rows,
   EXPECT_EQ(absent, but);
 }
 
+// Ranks with different shares of the vocabulary must agree on the contents of each bucket.
+void expect_small_buckets_of_a_vocabulary_shared_unevenly(const LayoutMatrix& matrix) {
+  const MatrixRow& row = matrix.rows().back();
+  EXPECT_EQ(row.layout.str(), "TP 4 SP, PP 1, DP 3 optim, overlap, buckets of 500, micro-batch 2");
+  EXPECT_EQ(row.model, 0u);
+  EXPECT_EQ(row.number, static_cast<int>(matrix.rows().size()) - 1);
+  for (const TinyModel& model : tiny_models()) EXPECT_NE(*model.flags.vocab_size % 4, 0);
+}
+
+// One test, because the search for the rows takes most of its time.
 TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
+  const LayoutMatrix matrix(2);
+  expect_excluded_as_listed(matrix);
+  expect_small_buckets_of_a_vocabulary_shared_unevenly(matrix);
   const std::vector<Factor>& factors = layout_factors();
   const Refusal refusal = layout_refusal(LayoutLimits{});
-  const Covering covering = cover(factors, refusal, 2);
+  const Covering& covering = matrix.covering();
   const size_t of_tasks = LayoutMatrix::rows_with_every_value(covering).size();
   const std::vector<size_t> of_adapters = LayoutMatrix::rows_with_every_value(
                                 covering, LayoutMatrix::may_adapt),
@@ -76,7 +88,7 @@ TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
                                 covering, LayoutMatrix::may_predict);
   EXPECT_EQ(covering.rows.size() + 2 * of_tasks + of_adapters.size() + of_preferences.size() +
                 of_predictions.size() + 2,
-            LayoutMatrix(2).rows().size());
+            matrix.rows().size());
   EXPECT_LT(of_predictions.size(), 10u);
   EXPECT_LT(of_tasks, 10u);
   EXPECT_LT(of_adapters.size(), 10u);
@@ -105,16 +117,6 @@ TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
       }
     }
   }
-}
-
-// Ranks with different shares of the vocabulary must agree on the contents of each bucket.
-TEST(Matrix, HasSmallBucketsOfAVocabularyThatTensorRanksShareUnevenly) {
-  const LayoutMatrix matrix(2);
-  const MatrixRow& row = matrix.rows().back();
-  EXPECT_EQ(row.layout.str(), "TP 4 SP, PP 1, DP 3 optim, overlap, buckets of 500, micro-batch 2");
-  EXPECT_EQ(row.model, 0u);
-  EXPECT_EQ(row.number, static_cast<int>(matrix.rows().size()) - 1);
-  for (const TinyModel& model : tiny_models()) EXPECT_NE(*model.flags.vocab_size % 4, 0);
 }
 
 // Runs every row in fp64, where a layout error cannot be mistaken for rounding, and some in fp32.

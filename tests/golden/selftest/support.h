@@ -34,8 +34,9 @@ class TemporaryDirectory {
 using Values = std::map<std::string, std::vector<float>>;
 
 // Rewrites a file of f32 tensors after `change` has modified them; tensors of other types are kept.
-// A new name becomes a one-dimensional tensor.
-inline void change_tensors(const std::string& path, const std::function<void(Values&)>& change) {
+// A new name becomes a one-dimensional tensor, unless `shapes` has it.
+inline void change_tensors(const std::string& path, const std::function<void(Values&)>& change,
+                           const std::map<std::string, Shape>& shapes = {}) {
   std::vector<checkpoint::TensorToWrite> tensors;
   std::map<std::string, std::string> bytes;
   std::vector<std::pair<std::string, std::string>> metadata;
@@ -54,8 +55,12 @@ inline void change_tensors(const std::string& path, const std::function<void(Val
   }
   change(values);
   for (const auto& [name, v] : values) {
-    if (!bytes.contains(name))
-      tensors.push_back({name, DType::f32, {static_cast<int64_t>(v.size())}, {}});
+    if (!bytes.contains(name)) {
+      const auto shape = shapes.find(name);
+      const Shape own =
+          shape == shapes.end() ? Shape{static_cast<int64_t>(v.size())} : shape->second;
+      tensors.push_back({name, DType::f32, own, {}});
+    }
     bytes[name] = {reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float)};
   }
   for (auto& tensor : tensors) {

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "parallel/layout_text.h"
 
 namespace megatron::parallel {
 namespace {

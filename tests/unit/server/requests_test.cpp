@@ -105,6 +105,15 @@ TEST(CompletionRequest, LogprobsOfPromptsHaveALimit) {
             "prompt_logprobs");
 }
 
+TEST(CompletionRequest, ExpertsOfTokensHaveALimit) {
+  models::ModelFacts facts;
+  require_routed_experts(facts, 0);
+  facts.experts = models::ExpertFacts{.count = 64, .chosen = 8, .layers = {false, true, true}};
+  require_routed_experts(facts, kMaxRoutedExperts / 16);
+  EXPECT_EQ(param_of([&] { require_routed_experts(facts, kMaxRoutedExperts / 16 + 1); }),
+            "return_routed_experts");
+}
+
 TEST(CompletionRequest, RoomForText) {
   EXPECT_EQ(room_for_text(model(), 10, 40, {}), 40);
   EXPECT_EQ(room_for_text(model(), 10, {}, {}), 40);
