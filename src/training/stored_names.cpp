@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
 #include "models/absent_keys.h"
-#include "models/families/tensor_map.h"
+#include "models/prediction_names.h"
 
 namespace megatron::training {
 namespace {

@@ -8,6 +8,7 @@
 #include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
 #include "models/decoder/model.h"
+#include "models/prediction_names.h"
 
 namespace megatron::models {
 namespace {

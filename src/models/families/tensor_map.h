@@ -42,11 +42,6 @@ inline constexpr TensorName kPredictionTensors[] = {{"embedding_norm", "enorm"},
                                                     {"projection", "eh_proj"},
                                                     {"final_norm", "shared_head.norm"}};
 
-// Endings of the names of a depth's copies of the embedding and of the output layer, which files
-// may have.
-inline constexpr std::string_view kPredictionEmbedding = ".embed_tokens.weight",
-                                  kPredictionHead = ".shared_head.head.weight";
-
 struct FamilyTensors {
   // Prefix of a layer's tensors: "model.layers.*.", where '*' is its number.
   std::string layer_prefix;
