@@ -190,7 +190,8 @@ struct Rule {
   std::vector<Axis> axes;
   std::string (LayoutCheck::*check)() const;
   std::vector<std::pair<Axis, int>> given;
-  std::vector<std::optional<std::string>> known;
+  Axis last;  // of `axes`
+  std::vector<std::optional<std::string>> answers;
 };
 
 class Rules {
@@ -223,8 +224,12 @@ class Rules {
         &Check::parallel);
   }
 
+  // Most rows begin as the accepted one before, whose rules then need not be asked again.
   std::string operator()(const Row& row) {
+    const auto begun = std::ranges::mismatch(row, accepted_).in1;
+    const auto known = static_cast<size_t>(begun - row.begin());
     for (Rule& rule : rules_) {
+      if (rule.last < known) continue;
       size_t at = 0;
       bool open = false;
       for (const Axis axis : rule.axes) {
@@ -233,10 +238,11 @@ class Rules {
         at = at * counts_[axis] + static_cast<size_t>(row[axis]);
       }
       if (open) continue;
-      auto& known = rule.known[at];
-      if (!known) known = ask(rule, row);
-      if (!known->empty()) return *known;
+      auto& answer = rule.answers[at];
+      if (!answer) answer = ask(rule, row);
+      if (!answer->empty()) return *answer;
     }
+    accepted_ = row;
     return {};
   }
 
@@ -245,8 +251,9 @@ class Rules {
            std::vector<std::pair<Axis, int>> given = {}) {
     size_t size = 1;
     for (const Axis axis : axes) size *= counts_[axis];
-    rules_.push_back({std::move(axes), check, std::move(given), {}});
-    rules_.back().known.resize(size);
+    const Axis last = std::ranges::max(axes);
+    rules_.push_back({std::move(axes), check, std::move(given), last, {}});
+    rules_.back().answers.resize(size);
   }
 
   std::string ask(const Rule& rule, const Row& row) const {
@@ -265,6 +272,7 @@ class Rules {
   const LayoutLimits limits_;
   const std::vector<size_t> counts_ = counts();  // of values, by axis
   std::vector<Rule> rules_;
+  Row accepted_;  // the last row without an objection
 };
 
 }  // namespace
