@@ -67,23 +67,29 @@ Judged judge(const Row& row, double peak) {
   return {row.only_reads ? Limit::read : Limit::copy, rate, 100 * rate / row.bandwidth};
 }
 
-// Pairs that a causal mask and window_start leave: cost.h counts them without the begins.
+// Pairs that documents leave: cost.h counts them without window_start and window_end.
 void count_seen_pairs(SeenCall& call) {
-  const Tensor *begins = nullptr, *keys = nullptr;
+  const Tensor *begins = nullptr, *ends = nullptr, *keys = nullptr;
   for (const kernels::Operand& o : call.operands) {
     if (o.name == "q_positions") return;
     if (o.name == "window_start") begins = &o.tensor;
+    if (o.name == "window_end") ends = &o.tensor;
     if (o.name == "k") keys = &o.tensor;
   }
   if (begins == nullptr || keys == nullptr) return;
   const int64_t length = begins->size(1);
   double seen = 0;
-  const Tensor readable = on_host(*begins);
+  const Tensor readable = on_host(*begins),
+               readable_ends = ends == nullptr ? Tensor() : on_host(*ends);
   const std::span<const int32_t> values = readable.span<int32_t>();
-  for (size_t i = 0; i < values.size(); ++i)
-    seen += static_cast<double>(static_cast<int64_t>(i) % length - values[i] + 1);
-  const double counted =
-      static_cast<double>(begins->size(0)) * kernels::seen_pairs(length, keys->size(1), true);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t last =
+        ends == nullptr ? static_cast<int64_t>(i) % length
+                        : std::min<int64_t>(readable_ends.span<int32_t>()[i], keys->size(1) - 1);
+    seen += static_cast<double>(last - values[i] + 1);
+  }
+  const double counted = static_cast<double>(begins->size(0)) *
+                         kernels::seen_pairs(length, keys->size(1), ends == nullptr);
   call.cost.flops *= seen / counted;
 }
 

@@ -34,7 +34,13 @@ void print_result(const training::EvaluationResult& r) {
                r.documents.size(), r.sequences);
   }
   const double loss = r.loss.mean();
-  fmt::print("loss {:.4f} nats per token | perplexity {:.2f}\n", loss, r.perplexity());
+  using Kind = training::EvaluationResult::Kind;
+  if (r.kind == Kind::pseudo)
+    fmt::print("loss {:.4f} nats per token, each masked by itself | pseudo-perplexity {:.2f}\n",
+               loss, r.perplexity());
+  else
+    fmt::print("loss {:.4f} nats per {}token | perplexity {:.2f}\n", loss,
+               r.kind == Kind::masked ? "masked " : "", r.perplexity());
   if (const auto bits = r.bits_per_byte())
     fmt::print("{:.4f} bits per byte of text ({} bytes)\n", *bits, r.bytes);
   if (r.unigram_entropy > 0) {
@@ -297,7 +303,9 @@ int evaluate(const Arguments& arguments) {
           "FILE... [flags]",
           "Computes loss and perplexity of a model on held-out documents of a data set (--split) "
           "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
-          "depend on the number of ranks. A classifier is evaluated on texts with labels, a reward "
+          "depend on the number of ranks. An encoder is evaluated on masked tokens of a data set, "
+          "or "
+          "by its pseudo-perplexity on text (--input); a classifier on texts with labels, a reward "
           "model on pairs (--input).",
           fields, arguments, notes)) {
     return *code;

@@ -22,6 +22,14 @@ void complete(settings::TrainSettings& s) {
   if (c.save && !c.load) c.load = c.save;
 }
 
+// Which tokens of a text the model of a directory scores, or will with a head of scores.
+models::ScoredTokens scored_tokens(const std::string& directory) {
+  const models::Model model = models::model_from_directory(directory);
+  const models::ModelFacts& facts = model->facts();
+  if (facts.score_labels > 0 || !facts.two_sided) return facts.scored;
+  return models::ScoredTokens::first_token;
+}
+
 int show(const settings::TrainSettings& s, int64_t count) {
   const auto& directory = s.checkpoint.pretrained_checkpoint;
   settings::TokenizerSettings flags = s.data;
@@ -32,7 +40,9 @@ int show(const settings::TrainSettings& s, int64_t count) {
            "--show needs examples: give --data-path FILE");
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, s.shape.vocab_size);
   const int64_t length = s.batch.seq_length.value_or(int64_t{1} << 40);
-  fmt::print("{}", corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0));
+  const auto scored = directory ? scored_tokens(*directory) : models::ScoredTokens::last_token;
+  fmt::print("{}",
+             corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0, scored));
   return 0;
 }
 

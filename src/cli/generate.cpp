@@ -10,11 +10,13 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generate_lines.h"
+#include "cli/generate_masks.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "cli/generate_sampling.h"
 #include "cli/model_rank.h"
 #include "inference/end_tokens.h"
+#include "inference/fill_mask.h"
 #include "inference/follow.h"
 #include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
@@ -33,7 +35,7 @@ struct GenerateSettings {
   EngineFlags engine;
   EngineRankFlags ranks;
   std::optional<int64_t> logprobs;
-  bool routed_experts = false;
+  bool routed_experts = false, fill_mask = false;
   bool bf16 = false;
   settings::RuntimeSettings runtime;
 
@@ -49,6 +51,9 @@ Fields GenerateSettings::fields() {
   f.begin_group("model");
   model.fields(f);
   prompts.fields(f);
+  f.add_switch("fill-mask", &fill_mask, true,
+               "an encoder: print the --top-k (5) most likely tokens at each mask ([MASK]) of the "
+               "prompts as JSON");
   sampling.fields(f);
   f.begin_group("tokenizer");
   tokenizer.fields(f);
@@ -70,8 +75,8 @@ Fields GenerateSettings::fields() {
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
   f.common({"load", "adapter", "tokenizer-model", "prompt", "prompt-file", "interactive",
-            "max-tokens", "stop", "temperature", "top-k", "top-p", "seed", "logprobs", "output",
-            "bf16", "threads", "device"});
+            "max-tokens", "stop", "fill-mask", "temperature", "top-k", "top-p", "seed", "logprobs",
+            "output", "bf16", "threads", "device"});
   return f;
 }
 
@@ -82,6 +87,9 @@ void GenerateSettings::check() {
            "--return-routed-experts lists experts in the file of --output; give one");
   engine.check();
   sampling.check();
+  MG_CHECK(!fill_mask || (!prompts.is_conversation() && !output && !logprobs),
+           "--fill-mask prints tokens for the masks of --prompt or --prompt-file; drop "
+           "--interactive, --output and --logprobs");
   if (!prompts.interactive) return;
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
@@ -111,17 +119,19 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-models::Model language_model(const checkpoint::ModelDirectory& directory, int64_t max_length) {
+models::Model checked_model(const checkpoint::ModelDirectory& directory,
+                            const GenerateSettings& s) {
   models::Model model = models::model_of(directory);
-  models::require_language_model(model, "megatron generate");
-  return models::with_context_length(model, max_length);
+  if (s.fill_mask) inference::require_masked_model(model, "megatron generate --fill-mask");
+  else models::require_language_model(model, "megatron generate");
+  return models::with_context_length(model, s.engine.options().max_length);
 }
 
 // A model with its tokenizer, checked before any weight is read.
 struct TextModel {
   explicit TextModel(const GenerateSettings& s)
       : directory(s.model.open("to use")),
-        model(language_model(directory, s.engine.options().max_length)),
+        model(checked_model(directory, s)),
         opened(training::open_tokenizer(s.tokenizer, training::tokenizer_directory(directory),
                                         model->vocab_size())),
         tokenizer(*opened.tokenizer) {
@@ -357,6 +367,12 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
         ModelRank rank({settings.ranks, settings.runtime, settings.bf16 ? DType::bf16 : DType::f32},
                        text.directory, text.model, world);
         if (world.rank() > 0) return inference::follow(*rank.stage, rank.runtime, rank.ranks);
+        if (settings.fill_mask) {
+          constexpr int64_t kUsual = 5;
+          const int64_t top = settings.sampling.options.top_k;
+          return fill_masks({.texts = prompts, .top = top > 0 ? top : kUsual}, text.tokenizer, rank,
+                            settings.engine.options());
+        }
         Session session(settings, text, rank);
         if (conversation) return converse(session);
         if (settings.output) {

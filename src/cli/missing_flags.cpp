@@ -78,15 +78,17 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
   if (!planned) {
     if (!s.batch.train_iters && !s.batch.train_samples && !s.batch.epochs)
       all.push_back({{"--train-iters INT"},
-                     s.data.pretrains()
+                     s.data.reads_tokens()
                          ? "optimizer steps, or --train-samples INT"
                          : "optimizer steps, or --epochs INT: passes over the data"});
     if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "peak learning rate"});
-    if (!corpus::names_data(s.data) && !s.data.pretrains())
+    if (!corpus::names_data(s.data) && !s.data.reads_tokens())
       all.push_back({{"--data-path FILE"}, examples_of(s.data.task)});
     else if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
-                     "output of megatron preprocess, or --mock-data for synthetic tokens"});
+                     s.data.masks()
+                         ? "output of megatron preprocess --split-sentences"
+                         : "output of megatron preprocess, or --mock-data for synthetic tokens"});
   }
   std::erase_if(all, [](const Missing& m) { return m.flags.empty(); });
   return all;

@@ -57,7 +57,7 @@ int plan(const Arguments& arguments) {
   };
   const PrintConfig print{.check =
                               [&] {
-                                settings.data.settle_sft();
+                                settings.settle_task();
                                 require_flags(settings, "plan", arguments);
                                 take_ranks_here();
                                 training::check_settings(settings, true);
@@ -80,7 +80,7 @@ int plan(const Arguments& arguments) {
            "--moe-skew is {}; it must be 1 (an even load) or more", *options.expert_skew);
   options.skew_given = options.expert_skew.has_value();
   if (!options.skew_given) options.expert_skew = 1;
-  settings.data.settle_sft();
+  settings.settle_task();
   require_flags(settings, "plan", arguments);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {

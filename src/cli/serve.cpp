@@ -272,7 +272,7 @@ struct Served {
         inference::end_tokens({directory.path(), directory.base_path()}, parts.tokenizer);
     parts.chat = tokenizers::ChatTemplate::load(training::chat_template_directory(directory));
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
-    if (parts.chat.empty())
+    if (parts.chat.empty() && !parts.facts.two_sided)
       log::info(
           "the model has no chat template, so chats are rendered as plain lines of roles and "
           "contents (docs/serve.md); give a template with --chat-template FILE");
@@ -361,7 +361,8 @@ int serve(const Arguments& arguments) {
           parse("megatron serve --load DIR [--adapter DIR] [flags]",
                 "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
                 "tokenization, metrics and a chat page; a model with a score head with vLLM's "
-                "(classify, score, pooling). SIGTERM or SIGINT ends the server once "
+                "(classify, score, pooling); an encoder fills masks (fill-mask). SIGTERM or SIGINT "
+                "ends the server once "
                 "running requests are finished; a second signal ends it at once.",
                 fields, {}, arguments)) {
     return *code;

@@ -69,7 +69,7 @@ int run_training(const TrainingCommand& command, settings::TrainSettings& settin
   if (const auto code =
           parse_training(fmt::format("megatron {} [flags]", name), std::string(command.description),
                          fields, arguments, notes, {.check = [&] {
-                           settings.data.settle_sft();
+                           settings.settle_task();
                            command.complete(settings);
                            require_flags(settings, name, arguments);
                            training::check_settings(settings, false);
@@ -77,7 +77,7 @@ int run_training(const TrainingCommand& command, settings::TrainSettings& settin
                          }})) {
     return *code;
   }
-  settings.data.settle_sft();
+  settings.settle_task();
   command.complete(settings);
   if (const auto code = before()) return *code;
   // Installed before any thread is created, so that no signal ends the process unnoticed.

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
+#include "selftest/verify_bert.h"
 #include "selftest/verify_chats.h"
 #include "selftest/verify_preferences.h"
 #include "selftest/verify_rewards.h"
@@ -39,12 +40,14 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
         reports.push_back(std::move(report));
     return reports;
   }
+  if (selftest::has_bert_dataset(directory)) return {selftest::verify_bert_dataset(directory)};
   if (selftest::has_rewards(directory)) return selftest::verify_rewards(directory, options);
   if (selftest::has_preferences(directory)) return selftest::verify_preferences(directory, options);
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
            "{} has none of expected.safetensors (a model with expected values), case.json (a "
            "training trajectory), expected.json with chat_template.jinja (chats as tokens), "
-           "packing.json (packed rows) and pairs.json with cases.json (rewards, or losses of "
+           "packing.json (packed rows), data/index.json with cases (data sets of sentences) and "
+           "pairs.json with cases.json (rewards, or losses of "
            "preferences)",
            directory);
   return selftest::verify(directory, options);
@@ -111,8 +114,9 @@ int verify(const Arguments& arguments) {
   const std::vector<Positional> positional = {
       {"DIR",
        "Hugging Face directories of models or adapters with expected.safetensors, folders with "
-       "case.json (a run), expected.json (chats), packing.json (packed rows) or pairs.json "
-       "(rewards, losses of preferences)",
+       "case.json (a run), expected.json (chats), packing.json (packed rows), data/index.json "
+       "with cases (data sets of sentences for BERT) or pairs.json (rewards, losses of "
+       "preferences)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",

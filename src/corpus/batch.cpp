@@ -5,6 +5,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "corpus/embedding_factors.h"
 #include "corpus/predicted_tokens.h"
 #include "kernels/table.h"
 
@@ -16,9 +17,24 @@ double HostBatch::counted() const {
   return sum;
 }
 
+void set_segment_ends(HostBatch& batch) {
+  MG_ASSERT(batch.cut_from == nullptr);
+  const auto length = static_cast<size_t>(batch.layout.length);
+  const std::vector<int32_t>& starts = batch.segment_starts;
+  MG_ASSERT(starts.empty() || starts.size() == static_cast<size_t>(batch.layout.rows()));
+  batch.segment_ends.resize(static_cast<size_t>(batch.layout.rows()));
+  for (size_t i = batch.segment_ends.size(); i-- > 0;) {
+    const size_t t = i % length;
+    const auto next = static_cast<int32_t>(t + 1);
+    const bool last = t + 1 == length || (!starts.empty() && starts[i + 1] == next);
+    batch.segment_ends[i] = last ? next - 1 : batch.segment_ends[i + 1];
+  }
+}
+
 void pad_sequences(HostBatch& batch, int64_t multiple) {
   const int64_t length = batch.layout.length, padded = ceil_div(length, multiple) * multiple;
   if (padded == length) return;
+  if (batch.segment_ends.empty()) set_segment_ends(batch);
   const auto pad = [&]<class T>(std::vector<T>& values, T fill = {}) {
     if (values.empty()) return;
     std::vector<T> all(static_cast<size_t>(batch.layout.sequences * padded), fill);
@@ -26,9 +42,12 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
       std::copy_n(values.begin() + s * length, length, all.begin() + s * padded);
     values = std::move(all);
   };
-  for (auto* values : {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts})
+  for (auto* values :
+       {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts, &batch.token_types})
     pad(*values);
+  pad(batch.segment_ends, static_cast<int32_t>(padded - 1));
   pad(batch.sources, -1);
+  pad(batch.pair_labels, -1);
   pad(batch.targets);
   pad(batch.reference);
   pad(batch.loss_mask);
@@ -44,7 +63,8 @@ HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
     to.assign(begin, begin + (from.empty() ? 0 : length));
   };
   for (const auto member : {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels,
-                            &HostBatch::segment_starts, &HostBatch::sources})
+                            &HostBatch::segment_starts, &HostBatch::segment_ends,
+                            &HostBatch::sources, &HostBatch::token_types, &HostBatch::pair_labels})
     take(batch.*member, one.*member, batch.layout.length);
   take(batch.targets, one.targets, batch.layout.length);
   take(batch.reference, one.reference, batch.layout.length);
@@ -90,8 +110,8 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
     }
     values.resize(held.size());
   };
-  for (auto* values :
-       {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts, &batch.sources})
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts,
+                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels})
     keep(*values);
   keep(batch.targets);
   keep(batch.reference);
@@ -109,17 +129,33 @@ void check_range(const std::vector<int32_t>& values, int64_t end, std::string_vi
 }
 
 void check_segments(const HostBatch& host) {
-  MG_CHECK(host.segment_starts.size() == host.tokens.size(),
-           "a batch has {} segment starts and {} tokens: it needs one per token, or none",
-           host.segment_starts.size(), host.tokens.size());
+  for (const auto& [values, what] :
+       {std::pair{&host.segment_starts, "starts"}, {&host.segment_ends, "ends"}})
+    MG_CHECK(values->empty() || values->size() == host.tokens.size(),
+             "a batch has {} segment {} and {} tokens: it needs one per token, or none",
+             values->size(), what, host.tokens.size());
   const std::span<const int32_t> indices = host.indices();
-  for (size_t i = 0; i < host.segment_starts.size(); ++i) {
-    const int32_t begin = host.segment_starts[i];
-    const int64_t at = indices.empty() ? static_cast<int64_t>(i) % host.layout.length : indices[i];
+  const int64_t length = host.layout.length;
+  for (size_t i = 0; i < host.tokens.size(); ++i) {
+    const int64_t at = indices.empty() ? static_cast<int64_t>(i) % length : indices[i];
+    const int64_t begin = host.segment_starts.empty() ? 0 : host.segment_starts[i],
+                  end = host.segment_ends.empty() ? length - 1 : host.segment_ends[i];
     MG_CHECK(begin >= 0 && begin <= at,
              "the segment of token {} of a sequence starts at {}; the start must lie in [0, {}]",
              at, begin, at);
+    // A segment may end before its token: hidden tokens see a text that does not see them.
+    MG_CHECK(end >= begin && end < length,
+             "the segment of token {} of a sequence ends at {}; the end must lie in [{}, {}]", at,
+             end, begin, length - 1);
   }
+}
+
+// Two-sided attention would see the documents behind a token's own.
+void check_two_sided(const HostBatch& host, const models::Model& model) {
+  MG_CHECK(!model->facts().two_sided || host.segment_starts.empty() || !host.segment_ends.empty(),
+           "a batch has segment starts and no segment ends, but the attention of {} sees later "
+           "tokens, too: set both",
+           model->family());
 }
 
 // Labels are tokens, or classes of a score head.
@@ -139,13 +175,13 @@ void check_labels(const HostBatch& host, const models::Model& model) {
 
 void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& model) {
   const int64_t tokens = host.layout.rows();
-  const bool confined = !host.segment_starts.empty(), numbers = !host.targets.empty(),
-             pads = model.experts && !host.sources.empty(),
+  const bool confined = !host.segment_starts.empty(), ended = !host.segment_ends.empty(),
+             numbers = !host.targets.empty(), pads = model.experts && !host.sources.empty(),
              by_source = sources_ > 0 && !host.sources.empty();
   if (batch_.tokens.defined() && batch_.layout == host.layout &&
       batch_.context == host.text_length && batch_.segment_starts.defined() == confined &&
-      batch_.targets.defined() == numbers && batch_.real.rows.defined() == pads &&
-      batch_.source_weights.defined() == by_source)
+      batch_.segment_ends.defined() == ended && batch_.targets.defined() == numbers &&
+      batch_.real.rows.defined() == pads && batch_.source_weights.defined() == by_source)
     return;
   const auto tensor = [&](int64_t size, DType type, const char* label) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
@@ -168,33 +204,67 @@ void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& mode
     batch_.source_weights =
         tensor(sources_ * tokens, wide, "batch.source_weights").view({sources_, tokens});
   if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
-  if (host.layout.ranks > 1) {
-    parallel::ContextTokens& context = batch_.context_tokens;
-    const int64_t all = host.layout.sequences * host.layout.length;
-    for (Tensor* indices :
-         {&context.rank_indices, &context.all_indices, &context.part_rows, &context.whole_rows})
-      *indices = tensor(all, DType::i32, "batch.context_indices");
-    if (confined) context.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
-    if (host.layout.inner > 1) {
-      parallel::ExchangedTokens &inner = context.inner, &ring = context.ring;
-      inner.layout = host.layout.inner_level();
-      ring.layout = host.layout.ring_level();
-      const int64_t of_group = host.layout.rows() * host.layout.inner;
-      for (Tensor* rows : {&inner.part_rows, &inner.whole_rows})
-        *rows = tensor(of_group, DType::i32, "batch.context_indices");
-      if (confined)
-        inner.all_segment_starts = tensor(of_group, DType::i32, "batch.all_segment_starts");
-      ring.rank_indices = tensor(all, DType::i32, "batch.context_indices");
-      ring.all_indices = context.all_indices;
-    }
-    if (!confined && runtime_.device().has_data()) fill_indices(host);
-  }
+  if (ended) batch_.segment_ends = tensor(tokens, DType::i32, "batch.segment_ends");
+  if (host.layout.ranks > 1) allocate_context(host);
+  if (model.token_types > 0) batch_.token_types = tensor(tokens, DType::i32, "batch.token_types");
+  if (model.left_out_token >= 0)
+    batch_.embedding_factors = tensor(tokens, wide, "batch.embedding_factors");
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
   for (int64_t depth = 0; depth < model.prediction.depths; ++depth)
     batch_.predicted.push_back({tensor(tokens, DType::i32, "batch.predicted_tokens"),
                                 tensor(tokens, DType::i32, "batch.predicted_labels"),
                                 tensor(tokens, wide, "batch.predicted_weights"),
                                 tensor(tokens, wide, "batch.predicted_counts")});
+}
+
+// What the embedding reads besides the tokens.
+void DeviceBatch::fill_embedding(const HostBatch& host, const models::ModelFacts& model) {
+  if (model.position_offset == 0) {
+    copy_from(batch_.positions, std::span<const int32_t>(host.positions), runtime_.stream());
+  } else {
+    std::vector<int32_t> rows = host.positions;  // of the table of positions
+    for (int32_t& row : rows) row += static_cast<int32_t>(model.position_offset);
+    copy_from(batch_.positions, std::span<const int32_t>(rows), runtime_.stream());
+  }
+  if (batch_.token_types.defined()) {
+    const std::vector<int32_t> first(host.token_types.empty() ? host.tokens.size() : 0);
+    copy_from(batch_.token_types,
+              std::span<const int32_t>(first.empty() ? host.token_types : first),
+              runtime_.stream());
+  }
+  if (batch_.embedding_factors.defined())
+    copy_from(batch_.embedding_factors,
+              std::span<const double>(embedding_factors(host, model.left_out_token)),
+              runtime_.stream());
+}
+
+void DeviceBatch::allocate_context(const HostBatch& host) {
+  const auto tensor = [&](int64_t size, const char* label) {
+    return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, DType::i32, label);
+  };
+  const bool confined = !host.segment_starts.empty(), ended = !host.segment_ends.empty();
+  parallel::ContextTokens& context = batch_.context_tokens;
+  const auto segments = [&](parallel::ExchangedTokens& tokens, int64_t size) {
+    if (confined) tokens.all_segment_starts = tensor(size, "batch.all_segment_starts");
+    if (ended) tokens.all_segment_ends = tensor(size, "batch.all_segment_ends");
+  };
+  const int64_t all = host.layout.sequences * host.layout.length;
+  for (Tensor* indices :
+       {&context.rank_indices, &context.all_indices, &context.part_rows, &context.whole_rows})
+    *indices = tensor(all, "batch.context_indices");
+  segments(context, all);
+  if (host.layout.inner > 1) {
+    parallel::ExchangedTokens &inner = context.inner, &ring = context.ring;
+    inner.layout = host.layout.inner_level();
+    ring.layout = host.layout.ring_level();
+    const int64_t of_group = host.layout.rows() * host.layout.inner;
+    for (Tensor* rows : {&inner.part_rows, &inner.whole_rows})
+      *rows = tensor(of_group, "batch.context_indices");
+    segments(inner, of_group);
+    ring.rank_indices = tensor(all, "batch.context_indices");
+    ring.all_indices = context.all_indices;
+  }
+  if (!confined && !ended && runtime_.device().has_data()) fill_indices(host);
 }
 
 // The objective has the mean of the depths' losses.
@@ -272,7 +342,7 @@ void DeviceBatch::fill_levels(const HostBatch& host) {
       held = static_cast<size_t>(host.layout.held()),
              sequences = static_cast<size_t>(host.layout.sequences), length = rows / sequences,
              group = static_cast<size_t>(ring.layout.rank) * rows;
-  std::vector<int32_t> part_rows(rows), whole_rows(rows), starts;
+  std::vector<int32_t> part_rows(rows), whole_rows(rows);
   for (size_t i = 0; i < rows; ++i) {
     const size_t sequence = i / held % sequences;
     const auto begin = groups.begin() + static_cast<std::ptrdiff_t>(group + sequence * length);
@@ -284,41 +354,59 @@ void DeviceBatch::fill_levels(const HostBatch& host) {
     part_rows[i] = static_cast<int32_t>(row);
     whole_rows[row] = static_cast<int32_t>(i);
   }
-  for (size_t i = 0; i < rows && inner.all_segment_starts.defined(); ++i)
-    starts.push_back(
-        host.whole().segment_starts[i / length * static_cast<size_t>(host.layout.length) +
-                                    static_cast<size_t>(groups[group + i])]);
+  const auto of_group = [&](const std::vector<int32_t>& whole) {
+    std::vector<int32_t> values;
+    for (size_t i = 0; i < rows && !whole.empty(); ++i)
+      values.push_back(whole[i / length * static_cast<size_t>(host.layout.length) +
+                             static_cast<size_t>(groups[group + i])]);
+    return values;
+  };
+  const std::vector<int32_t> starts = of_group(host.whole().segment_starts),
+                             ends = of_group(host.whole().segment_ends);
   for (const auto& [values, tensor] : {std::pair{&groups, &ring.rank_indices},
                                        {&part_rows, &inner.part_rows},
                                        {&whole_rows, &inner.whole_rows},
-                                       {&starts, &inner.all_segment_starts}})
+                                       {&starts, &inner.all_segment_starts},
+                                       {&ends, &inner.all_segment_ends}})
     if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
+}
+
+// Which tokens the ranks hold depends on the documents of each batch.
+void DeviceBatch::fill_segments(const HostBatch& host) {
+  parallel::ContextTokens& context = batch_.context_tokens;
+  const HostBatch& whole = host.whole();
+  for (const auto& [values, tensor] : {std::pair{&host.segment_starts, &batch_.segment_starts},
+                                       {&host.segment_ends, &batch_.segment_ends},
+                                       {&whole.segment_starts, &context.all_segment_starts},
+                                       {&whole.segment_ends, &context.all_segment_ends}})
+    if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
+  if (context.all_segment_starts.defined() || context.all_segment_ends.defined())
+    fill_indices(host);
 }
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
                                    settings::LossScope scope, double loss_scale,
                                    std::span<const double> of_sequences) {
+  lists_pairs_ = model->facts().pair_head;
   check_range(host.tokens, model->vocab_size(), "token id",
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, model->max_position_embeddings(), "position",
               "--max-position-embeddings");
-  if (!host.segment_starts.empty()) check_segments(host);
+  if (model->facts().token_types > 0)
+    check_range(host.token_types, model->facts().token_types, "token type",
+                "the model's types (type_vocab_size)");
+  if (!host.segment_starts.empty() || !host.segment_ends.empty()) check_segments(host);
+  check_two_sided(host, model);
   allocate(host, model->facts());
   if (!runtime_.device().has_data()) return batch_;
   check_labels(host, model);
   Stream& stream = runtime_.stream();
   copy_from(batch_.tokens, std::span<const int32_t>(host.tokens), stream);
-  copy_from(batch_.positions, std::span<const int32_t>(host.positions), stream);
+  fill_embedding(host, model->facts());
   copy_from(batch_.labels, std::span<const int32_t>(host.labels), stream);
-  if (batch_.segment_starts.defined())
-    copy_from(batch_.segment_starts, std::span<const int32_t>(host.segment_starts), stream);
+  fill_segments(host);
   if (batch_.targets.defined())
     copy_from(batch_.targets, std::span<const double>(host.targets), stream);
-  if (batch_.context_tokens.all_segment_starts.defined()) {
-    copy_from(batch_.context_tokens.all_segment_starts,
-              std::span<const int32_t>(host.whole().segment_starts), stream);
-    fill_indices(host);
-  }
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
   if (batch_.real.rows.defined()) fill_real_tokens(host);
   if (batch_.source_weights.defined()) fill_source_weights(host);
@@ -334,25 +422,36 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   return batch_;
 }
 
-void DeviceBatch::list_labelled(const HostBatch& host) {
-  const int64_t tokens = host.layout.rows();
-  if (!labelled_.rows.defined() || labelled_.rows.size(0) != tokens) {
+parallel::LabelledTokens DeviceBatch::listed(parallel::LabelledTokens& memory,
+                                             const std::vector<int32_t>& labels, int64_t tokens,
+                                             const std::function<bool(size_t)>& counts) {
+  if (!memory.rows.defined() || memory.rows.size(0) != tokens) {
     Arena& arena = runtime_.arena(MemoryClass::activations);
-    labelled_ = {Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled_rows"),
-                 Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled")};
+    memory = {Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled_rows"),
+              Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled")};
   }
-  batch_.labelled = labelled_;
-  if (!runtime_.device().has_data()) return;
-  std::vector<int32_t> rows, labels;
-  for (size_t i = 0; i < host.labels.size(); ++i) {
-    if (host.loss_mask[i] == 0) continue;
+  if (!runtime_.device().has_data()) return memory;
+  std::vector<int32_t> rows, of_rows;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (!counts(i)) continue;
     rows.push_back(static_cast<int32_t>(i));
-    labels.push_back(host.labels[i]);
+    of_rows.push_back(labels[i]);
   }
   const auto count = static_cast<int64_t>(rows.size());
-  batch_.labelled = {labelled_.rows.slice(0, 0, count), labelled_.labels.slice(0, 0, count)};
-  copy_from(batch_.labelled.rows, std::span<const int32_t>(rows), runtime_.stream());
-  copy_from(batch_.labelled.labels, std::span<const int32_t>(labels), runtime_.stream());
+  parallel::LabelledTokens tokens_listed{memory.rows.slice(0, 0, count),
+                                         memory.labels.slice(0, 0, count)};
+  copy_from(tokens_listed.rows, std::span<const int32_t>(rows), runtime_.stream());
+  copy_from(tokens_listed.labels, std::span<const int32_t>(of_rows), runtime_.stream());
+  return tokens_listed;
+}
+
+void DeviceBatch::list_labelled(const HostBatch& host) {
+  const int64_t tokens = host.layout.rows();
+  batch_.labelled =
+      listed(labelled_, host.labels, tokens, [&](size_t i) { return host.loss_mask[i] != 0; });
+  if (lists_pairs_)
+    batch_.pairs = listed(pairs_, host.pair_labels, tokens,
+                          [&](size_t i) { return host.pair_labels[i] >= 0; });
 }
 
 }  // namespace megatron::corpus

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@ namespace megatron::corpus {
 struct HostBatch {
   parallel::TokenLayout layout;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
+  std::vector<int32_t> token_types;  // [B*S]: index in the model's table of types; empty: 0
   std::vector<double>
       targets;  // [B*S]: what scores are compared with, or an objective reads; or none
   // [B*S]: the log-probabilities of the labels under a reference model, for an objective; or none.
@@ -25,6 +27,11 @@ struct HostBatch {
   std::vector<int64_t> sample_ids;  // [B]
   // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
+  // [B*S]: at the first token of a pair of texts whether the second follows the first (nn/batch.h),
+  // -1 elsewhere; or none.
+  std::vector<int32_t> pair_labels;
+  // [B*S] (nn/batch.h): for two-sided attention; empty: up to the end of each sequence.
+  std::vector<int32_t> segment_ends;
   std::vector<int32_t> sources;  // [B*S]: the number of each token's source, -1: padding; or none
 
   // If the rank holds only a part of each sequence: the tokens of every rank, and the whole
@@ -39,7 +46,12 @@ struct HostBatch {
   std::span<const int32_t> indices() const;
 };
 
-// Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count.
+// Sets the segment_ends of whole sequences from their segment_starts: a document ends before the
+// next token that is its own start, the last one with its sequence. Without starts, a sequence is
+// one document.
+void set_segment_ends(HostBatch& batch);
+// Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count, and that
+// no other token sees: segment_ends are set if the batch has none.
 void pad_sequences(HostBatch& batch, int64_t multiple);
 // One of a batch's whole sequences.
 HostBatch sequence_of(const HostBatch& batch, int64_t sequence);
@@ -56,12 +68,13 @@ class DeviceBatch {
   explicit DeviceBatch(Runtime& runtime, DType model_type, int64_t sources = 0)
       : runtime_(runtime), type_(model_type), sources_(sources) {}
   // Throws Error naming a token, label or position that the model does not have, or a segment that
-  // begins after its token. loss_scale: factor of the weights; of_sequences: one more for each
-  // sequence, or none.
+  // begins after its token, or ends before it begins. loss_scale: factor of the weights;
+  // of_sequences: one more for each sequence, or none.
   const nn::Batch& fill(const HostBatch& host, const models::Model& model,
                         settings::LossScope scope, double loss_scale = 1,
                         std::span<const double> of_sequences = {});
-  // Lists the tokens that count, after fill(): the batch's `labelled`. Without data, all tokens.
+  // Lists the tokens that count, after fill(): the batch's `labelled`, and its pairs. Without data,
+  // all tokens.
   void list_labelled(const HostBatch& host);
 
  private:
@@ -69,17 +82,25 @@ class DeviceBatch {
   DType type_;
   int64_t sources_;
   void allocate(const HostBatch& host, const models::ModelFacts& model);
+  void fill_embedding(const HostBatch& host, const models::ModelFacts& model);
+  // Tokens [tokens] with labels, those of which this is true, in memory for all of them.
+  parallel::LabelledTokens listed(parallel::LabelledTokens& memory,
+                                  const std::vector<int32_t>& labels, int64_t tokens,
+                                  const std::function<bool(size_t)>& counts);
+  void allocate_context(const HostBatch& host);  // for context-parallel ranks
   void fill_real_tokens(const HostBatch& host);
   // scale: factor of the losses of all depths together.
   void fill_predicted(const HostBatch& host, const models::PredictionFacts& prediction,
                       double scale);
   void fill_source_weights(const HostBatch& host);
+  void fill_segments(const HostBatch& host);
   void fill_indices(const HostBatch& host);
   void fill_levels(const HostBatch& host);  // of a two-level exchange
 
   nn::Batch batch_;
   // Tokens with a label: memory for all of a batch.
-  parallel::LabelledTokens labelled_;
+  parallel::LabelledTokens labelled_, pairs_;
+  bool lists_pairs_ = false;     // the model has a head for pairs
   std::vector<double> weights_;  // of the last batch; the memory is reused
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/machine_limits.h"
+#include "corpus/data_sources.h"
 #include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -11,60 +12,6 @@
 
 namespace megatron::corpus {
 namespace {
-
-constexpr const char* kMock = "mock data";
-
-// Data sources of a run.
-struct Sources {
-  data::BlendRequest blend;
-  bool mock = false;
-};
-
-std::string split_of(const settings::DataSettings& settings) {
-  return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
-}
-
-// Sources named by the flags themselves, without lists in files.
-Sources sources_of_flags(const settings::DataSettings& s) {
-  const std::array<const std::vector<std::string>*, 3> own = {
-      &s.train_data_path, &s.valid_data_path, &s.test_data_path};
-  constexpr std::array<const char*, 3> kOwn = {"--train-data-path", "--valid-data-path",
-                                               "--test-data-path"};
-  const auto given = std::ranges::find_if(own, [](const auto* list) { return !list->empty(); });
-  std::vector<std::string> flags;
-  if (s.mock_data) flags.push_back("--mock-data");
-  if (!s.data_path.empty()) flags.push_back("--data-path " + s.data_path[0]);
-  if (s.data_args_path) flags.push_back("--data-args-path");
-  if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
-  if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
-  MG_CHECK(flags.size() <= 1, "{} and {} both specify the data: give only one", flags[0], flags[1]);
-  const bool divided = given == own.end() && !s.per_split_data_args_path;
-  MG_CHECK(divided || !s.split,
-           "--split {} has no effect, because {} gives each split its own data: drop one", *s.split,
-           flags[0]);
-  if (divided) data::parse_split(split_of(s));
-  Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
-  if (s.mock_data) {
-    sources.blend.all = data::BlendList{{kMock}, {}};
-  } else if (!s.data_path.empty()) {
-    sources.blend.all = data::parse_blend_list(s.data_path, "--data-path");
-  } else {
-    for (size_t i = 0; i < own.size(); ++i)
-      if (!own[i]->empty()) sources.blend.per_split[i] = data::parse_blend_list(*own[i], kOwn[i]);
-  }
-  return sources;
-}
-
-Sources find_sources(const settings::DataSettings& s) {
-  require_data(s);
-  Sources sources = sources_of_flags(s);
-  if (s.data_args_path)
-    sources.blend.all = data::read_blend_list(*s.data_args_path, "--data-args-path");
-  if (s.per_split_data_args_path)
-    sources.blend.per_split =
-        data::read_split_blend_lists(*s.per_split_data_args_path, "--per-split-data-args-path");
-  return sources;
-}
 
 // Sets how the sources are mixed.
 void settle_blend(data::BlendRequest& blend, const settings::DataSettings& s, bool several_valid) {
@@ -136,8 +83,8 @@ void require_data(const settings::DataSettings& s) {
 void check_data(const settings::DataSettings& s,
                 const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
                 const std::vector<std::string>& names) {
-  Sources sources = sources_of_flags(s);
-  if (!s.pretrains()) return;
+  DataSources sources = sources_of_flags(s);
+  if (!s.reads_tokens()) return;
   settle_blend(sources.blend, s, several_valid);
   data::check_blends(sources.blend, sources.blend.all ? std::optional(split_of(s)) : std::nullopt,
                      samples);
@@ -163,7 +110,7 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
                    int64_t seq_length, int64_t seed,
                    const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
                    const std::array<int64_t, 3>& extended) {
-  Sources sources = find_sources(settings);
+  DataSources sources = find_sources(settings);
   settle_blend(sources.blend, settings, several_valid);
   sources.blend.extended = extended;
   data::GptDatasetConfig config = dataset_config(settings, vocabulary);
@@ -186,7 +133,7 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
 bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
                        int64_t samples) {
   if (!settings.pretrains()) return true;
-  Sources sources = find_sources(settings);
+  DataSources sources = find_sources(settings);
   settle_blend(sources.blend, settings, false);
   return data::keeps_order(sources.blend, data::Split::train, corpus.set(data::Split::train),
                            samples);
@@ -195,7 +142,7 @@ bool keeps_train_order(const settings::DataSettings& settings, const Corpus& cor
 std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
                                     const Vocabulary& vocabulary, data::Split split,
                                     ThreadPool& pool) {
-  const Sources sources = find_sources(settings);
+  const DataSources sources = find_sources(settings);
   MG_CHECK(!sources.mock, "--mock-data has no documents: give --data-path PREFIX or --input FILE");
   const auto at = static_cast<size_t>(split);
   const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[at];
@@ -228,8 +175,8 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
 
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   batch.layout = {.sequences = static_cast<int64_t>(indices.size()), .length = layout_.length};
-  for (auto* values :
-       {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts, &batch.sources})
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts,
+                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels})
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
@@ -246,8 +193,12 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.loss_mask, sample_.loss_mask);
     append(batch.segment_starts, sample_.segment_begin);
     append(batch.sources, sample_.sources);
+    append(batch.token_types, sample_.token_types);
+    append(batch.pair_labels, sample_.pair_labels);
   }
   batch.sample_ids.assign(indices.begin(), indices.end());
+  batch.cut_from.reset();
+  if (two_sided_ && !batch.segment_starts.empty()) set_segment_ends(batch);
   keep_tokens(batch, layout_);
 }
 

@@ -74,9 +74,10 @@ std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
 // Reads samples of a set as micro-batches of sequences of one length.
 class BatchReader {
  public:
-  // layout: of every batch, except for its number of sequences.
-  BatchReader(const data::Dataset& set, parallel::TokenLayout layout)
-      : set_(set), layout_(std::move(layout)) {}
+  // layout: of every batch, except for its number of sequences. two_sided: batches with documents
+  // get segment_ends, which a model with two-sided attention needs.
+  BatchReader(const data::Dataset& set, parallel::TokenLayout layout, bool two_sided = false)
+      : set_(set), layout_(std::move(layout)), two_sided_(two_sided) {}
   // Fills `batch` with samples `indices`; an index is also the number of its sample in the run.
   // Allocates no memory if the batch held as many before.
   void read(std::span<const int64_t> indices, HostBatch& batch);
@@ -84,6 +85,7 @@ class BatchReader {
  private:
   const data::Dataset& set_;
   parallel::TokenLayout layout_;
+  bool two_sided_;
   data::Sample sample_;
 };
 

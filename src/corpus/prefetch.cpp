@@ -5,15 +5,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "corpus/corpus.h"
 
 namespace megatron::corpus {
 
 Prefetcher::Prefetcher(const data::Dataset& set, std::unique_ptr<data::Sampler> sampler,
-                       parallel::TokenLayout layout, int64_t count, int64_t capacity)
+                       parallel::TokenLayout layout, int64_t count, int64_t capacity,
+                       bool two_sided)
     : sampler_(std::move(sampler)), capacity_(static_cast<size_t>(std::max<int64_t>(1, capacity))) {
-  thread_ = std::thread(
-      [this, &set, layout = std::move(layout), count] { read_all(set, layout, count); });
+  thread_ = std::thread([this, reader = BatchReader(set, std::move(layout), two_sided), count] {
+    read_all(reader, count);
+  });
 }
 
 Prefetcher::~Prefetcher() {
@@ -25,10 +26,8 @@ Prefetcher::~Prefetcher() {
   thread_.join();
 }
 
-void Prefetcher::read_all(const data::Dataset& set, const parallel::TokenLayout& layout,
-                          int64_t count) {
+void Prefetcher::read_all(BatchReader reader, int64_t count) {
   std::vector<int64_t> indices;
-  BatchReader reader(set, layout);
   try {
     for (int64_t i = 0; i < count; ++i) {
       MG_CHECK(sampler_->next(indices),

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "corpus/batch.h"
+#include "corpus/corpus.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 
@@ -18,9 +18,9 @@ namespace megatron::corpus {
 class Prefetcher {
  public:
   // Reads `count` micro-batches of the layout that the sampler names, at most `capacity` of them
-  // ahead of next(). The set is borrowed.
+  // ahead of next(). two_sided: see BatchReader. The set is borrowed.
   Prefetcher(const data::Dataset& set, std::unique_ptr<data::Sampler> sampler,
-             parallel::TokenLayout layout, int64_t count, int64_t capacity);
+             parallel::TokenLayout layout, int64_t count, int64_t capacity, bool two_sided = false);
   ~Prefetcher();  // stops the thread, wherever it is
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -32,7 +32,7 @@ class Prefetcher {
   double waited() const { return waited_; }  // total seconds that next() waited
 
  private:
-  void read_all(const data::Dataset& set, const parallel::TokenLayout& layout, int64_t count);
+  void read_all(BatchReader reader, int64_t count);
 
   std::unique_ptr<data::Sampler> sampler_;
   size_t capacity_;

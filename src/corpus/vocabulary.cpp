@@ -322,6 +322,7 @@ Vocabulary open_vocabulary(const settings::TokenizerSettings& s, std::optional<i
   v.size = std::max<int64_t>(known, vocab_size.value_or(0));
   v.padded_size = settings::padded_vocabulary_size(s, v.size, tensor_parallel);
   v.eod = v.tokenizer->eod().value_or(-1);
+  if (v.eod < 0 && type.family == Family::hugging_face) v.eod = v.tokenizer->sep().value_or(-1);
   if (v.tokenizer->pad()) v.pad = *v.tokenizer->pad();
   return v;
 }

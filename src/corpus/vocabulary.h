@@ -27,8 +27,9 @@ struct Vocabulary {
 
 // Opens the tokenizer of --tokenizer-type by Megatron-LM's rules:
 //   HuggingFaceTokenizer       --tokenizer-model; adds its special tokens around each text unless
-//                              --tokenizer-hf-no-include-special-tokens; eod is eos. The default
-//                              with --tokenizer-model, unless its file is of the next two kinds
+//                              --tokenizer-hf-no-include-special-tokens; eod is eos, or else sep.
+//                              The default with --tokenizer-model, unless its file is of the next
+//                              two kinds
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer
 //                              a .model; adds no tokens around a text; eod is eos
 //   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072;

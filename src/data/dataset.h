@@ -7,14 +7,18 @@
 namespace megatron::data {
 
 // One sample of S tokens; each vector has S elements, except that segment_begin is empty if
-// attention is not confined to segments, targets unless they take the place of labels, and sources
-// unless the sample consists of examples.
+// attention is not confined to segments, targets unless they take the place of labels, sources
+// unless the sample consists of examples, and the last two except in data for encoders.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
   std::vector<double> targets = {};    // numbers that scores are compared with
   std::vector<float> loss_mask;        // 1 if the token counts
   std::vector<int32_t> segment_begin;  // first position that each position attends to
   std::vector<int32_t> sources = {};   // number of each token's source, -1: padding; or none
+  std::vector<int64_t> token_types = {};
+  // At the first token of a pair of texts, whether the second follows the first: 0 if it does, 1 if
+  // not; -1 elsewhere.
+  std::vector<int32_t> pair_labels = {};
 };
 
 // Const members are thread-safe.

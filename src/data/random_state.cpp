@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -126,6 +128,16 @@ uint64_t RandomState::interval(uint64_t max) {
   }
 }
 
+int64_t RandomState::geometric(double p) {
+  MG_ASSERT(p > 0 && p < 1.0 / 3);
+  return static_cast<int64_t>(std::ceil(std::log1p(-uniform()) / std::log(1 - p)));
+}
+
+bool RandomState::bernoulli(double p) {
+  const double value = uniform();
+  return p <= 0.5 ? value > std::exp(std::log(1 - p)) : value <= std::exp(std::log(p));
+}
+
 size_t RandomState::draw(uint32_t last, Places& places) {
   if (last == 0) return 0;
   const uint32_t mask = ~0u >> std::countl_zero(last), low = mask >> 1;
@@ -153,6 +165,19 @@ void RandomState::skip_shuffle(uint64_t count) {
   for (; i > kLargestWord; --i) interval(i);
   Places places;
   while (const size_t drawn = draw(static_cast<uint32_t>(i), places)) i -= drawn;
+}
+
+WeightedChoice::WeightedChoice(std::span<const double> probabilities)
+    : cumulative_(probabilities.size()) {
+  MG_ASSERT(!probabilities.empty());
+  std::partial_sum(probabilities.begin(), probabilities.end(), cumulative_.begin());
+  const double sum = cumulative_.back();
+  for (double& value : cumulative_) value /= sum;
+}
+
+size_t WeightedChoice::draw(RandomState& random) const {
+  const auto found = std::ranges::upper_bound(cumulative_, random.uniform());
+  return static_cast<size_t>(found - cumulative_.begin());
 }
 
 DefaultGenerator::DefaultGenerator(uint32_t seed) {

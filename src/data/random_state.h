@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace megatron::data {
 
@@ -24,6 +25,15 @@ class RandomState {
   // Uniform in [0, max]: masked rejection. Takes 64 bits per draw, high word first, if max is 2^32
   // or more.
   uint64_t interval(uint64_t max);
+
+  // randint(low, high): uniform in [low, high); takes no word if only one value is possible.
+  int64_t integer(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(interval(static_cast<uint64_t>(high - low - 1)));
+  }
+  // geometric(p): number of trials up to the first success, by inversion. p in (0, 1/3).
+  int64_t geometric(double p);
+  // binomial(1, p): true with probability p; takes one uniform(), also for 0 and 1.
+  bool bernoulli(double p);
 
   // Fisher-Yates from the end: for i = n-1 ... 1 swap x[i] with x[interval(i)]. Positions are drawn
   // a few hundred ahead of their use and prefetched meanwhile.
@@ -61,6 +71,18 @@ class RandomState {
 
   std::array<uint32_t, kWords> state_, words_;  // words_: the outputs of this state
   size_t used_ = kWords;
+};
+
+// RandomState.choice(n, p=weights): an index drawn with the given probabilities, from one
+// uniform().
+class WeightedChoice {
+ public:
+  explicit WeightedChoice(std::span<const double> probabilities);  // at least one
+
+  size_t draw(RandomState& random) const;
+
+ private:
+  std::vector<double> cumulative_;
 };
 
 // numpy.random.default_rng(seed): PCG64 (O'Neill, 2014; 128-bit state, XSL-RR output) seeded

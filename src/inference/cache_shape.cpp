@@ -42,14 +42,20 @@ std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t
   return pages;
 }
 
+// What the layers keep of the tokens that they have read; those of an encoder keep nothing.
+std::vector<nn::LayerCache> caches_of(const models::Stage& stage) {
+  if (!stage.model()->facts().two_sided) return stage.layer_caches();
+  return std::vector<nn::LayerCache>(static_cast<size_t>(stage.part().layers));
+}
+
 // Cache groups over all pipeline stages.
 std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType type,
                                             const EngineRanks& ranks) {
-  if (ranks.stages == nullptr) return nn::cache_groups(stage.layer_caches());
+  if (ranks.stages == nullptr) return nn::cache_groups(caches_of(stage));
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const models::Model& model = stage.model();
   const auto whole = model.build(shapes_only, type, 0, {.layers = model->num_layers()}, {});
-  return nn::cache_groups(whole->layer_caches());
+  return nn::cache_groups(caches_of(*whole));
 }
 
 // True if the caches of latents are read in absorbed form: on CUDA, attention's kernels limit the
@@ -81,10 +87,10 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                               .windows = {},
                               .pages = {},
                               .prefix_caching = options.prefix_caching},
-                   .state = {.layers = stage.layer_caches(),
+                   .state = {.layers = caches_of(stage),
                              .block_size = options.block_size,
                              .pages = {},
-                             .absorbed = absorbs(stage.layer_caches(), runtime, options)},
+                             .absorbed = absorbs(caches_of(stage), runtime, options)},
                    .groups = {}};
   const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
   for (const nn::CacheGroup& group : groups) shape.blocks.windows.push_back(group.window);

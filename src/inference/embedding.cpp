@@ -21,7 +21,7 @@ Tensor on_device(Runtime& runtime, std::span<const int32_t> values) {
 
 std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
                                   std::span<const int32_t> tokens, comm::Group* stages,
-                                  const Adapter* adapter) {
+                                  const Adapter* adapter, Pooling pooling) {
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
   const nn::Batch batch{.layout = {.sequences = 1, .length = std::ssize(tokens)},
@@ -36,10 +36,26 @@ std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
   send_hidden(stage, tape, out, stages);
   if (!stage.part().head) return {};
   const std::vector<float> hidden = to_floats(stage.final_norm(tape, out).value);
-  const size_t width = hidden.size() / tokens.size();
+  return pooled(hidden, hidden.size() / tokens.size(), pooling);
+}
+
+std::vector<double> pooled(std::span<const float> hidden, size_t width, Pooling pooling) {
+  if (pooling == Pooling::first_token) hidden = hidden.first(width);
+  if (pooling == Pooling::last_token) hidden = hidden.last(width);
   std::vector<double> sum(width, 0);
   for (size_t i = 0; i < hidden.size(); ++i) sum[i % width] += hidden[i];
   return sum;
+}
+
+std::vector<float> embedding_of(std::span<const double> values, size_t tokens, EmbeddingForm form) {
+  if (form.unit) return unit_vector(values);
+  const double divisor = form.pooling == Pooling::mean ? static_cast<double>(tokens) : 1;
+  std::vector<float> embedding;
+  for (const double value : values) {
+    MG_CHECK(std::isfinite(value), "the embedding of this text is NaN or infinite");
+    embedding.push_back(static_cast<float>(value / divisor));
+  }
+  return embedding;
 }
 
 std::vector<float> unit_vector(std::span<const double> values) {

@@ -79,15 +79,17 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       shape_(cache_shape(stage, type_of(stage), runtime, options, ranks)),
       state_(make_state(shape_.state, type_of(stage), runtime, ranks, leader_.get())),
       cache_(shape_.blocks),
-      scheduler_({.max_requests = options.max_requests,
+      scheduler_({.max_requests = is_encoder() ? std::max(options.max_requests, options.max_tokens)
+                                               : options.max_requests,
                   .max_tokens = options.max_tokens,
+                  .whole_texts = is_encoder(),
                   .context_class = [model = stage.model()](
                                        int64_t length) { return model->context_class(length); }},
                  cache_) {
   MG_ASSERT(!ranks.draws() || stage.part().head);
   MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
   if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr &&
-      stage.model()->score_labels() == 0) {
+      stage.model()->score_labels() == 0 && !is_encoder()) {
     const bool records = options.cuda_graphs > 0, draws = ranks.draws();
     decode_passes_.emplace(
         stage, runtime, state_,
@@ -202,22 +204,25 @@ Engine::Updates Engine::step() {
   }
 }
 
-std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter) {
+std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter,
+                                     EmbeddingForm form) {
+  MG_ASSERT(!is_encoder());
   std::vector<double> sum;
   const models::Stage& stage = stage_of(adapter);  // throws before the other ranks begin
   try {
-    if (leader_ != nullptr) leader_->embed(tokens, adapter);
-    sum = sum_of_hidden(stage, runtime_, tokens, ranks_.stages, adapter);
+    if (leader_ != nullptr) leader_->embed(tokens, adapter, form);
+    sum = sum_of_hidden(stage, runtime_, tokens, ranks_.stages, adapter, form.pooling);
   } catch (...) {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;
   }
-  return ranks_.draws() ? unit_vector(sum) : std::vector<float>();
+  return ranks_.draws() ? embedding_of(sum, tokens.size(), form) : std::vector<float>();
 }
 
 // Labels are those of the tokens whose successors' log-probabilities are still to be given.
 ForwardPassPlan Engine::plan(const Rows& rows) const {
-  ForwardPassPlan plan{.rows = {}, .groups = shape_.groups, .context = 0};
+  ForwardPassPlan plan{
+      .rows = {}, .groups = shape_.groups, .whole_texts = is_encoder(), .context = 0};
   for (const auto& [s, count] : rows) {
     PassRow row{.begin = s->read, .count = count};
     const std::span<const int32_t> tokens(s->tokens);
@@ -229,6 +234,7 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
     row.pages = &s->blocks.pages;
     row.adapter = s->request.adapter.get();
     row.expert_choices = s->request.expert_choices;
+    row.token_types = s->request.token_types;
     plan.rows.push_back(row);
     plan.context = std::max(plan.context, s->length());
   }
@@ -278,7 +284,7 @@ std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
   int64_t begin = 0;  // index of its first token in the pass
   for (size_t r = 0; r < rows.size(); begin += rows[r++].count) {
     const Sequence& s = *rows[r].sequence;
-    if (s.request.prompt_alternatives < 0) continue;
+    if (s.request.prompt_alternatives < 0 || is_encoder()) continue;
     for (int64_t i = std::max<int64_t>(s.scored - s.read, 0); i < std::ssize(plan.rows[r].labels);
          ++i)
       wanted.push_back({.row = r,
@@ -327,6 +333,7 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   const double pass_begin = now_seconds();
   const std::vector<WantedAlternatives> wanted = wanted_alternatives(rows, plan);
   PassResults results = results_of(plan, wanted, drawing);
+  if (is_encoder()) give_texts(drawing, results, updates);
   for (size_t i = 0; i < wanted.size(); ++i)
     updates[wanted[i].row].prompt_alternatives.push_back(std::move(results.prompt_alternatives[i]));
   if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
@@ -383,7 +390,8 @@ PassResults Engine::results_of(const ForwardPassPlan& plan,
   PassResults results;
   if (decodes(plan, drawing)) decode(plan, drawing, results);
   else run_forward(plan, wanted, drawing, results);
-  if (ranks_.all != nullptr && (drawing.any() || plan.has_labels() || plan.wants_experts()))
+  if (ranks_.all != nullptr &&
+      (drawing.any() || plan.has_labels() || plan.wants_experts() || is_encoder()))
     share(results, ranks_, runtime_.stream());
   return results;
 }
@@ -401,6 +409,7 @@ void Engine::run_forward(const ForwardPassPlan& plan, std::span<const WantedAlte
                          const Drawing& drawing, PassResults& results) {
   ForwardPass pass(stage_of(plan.rows[0].adapter), runtime_, state_, plan, ranks_.stages);
   if (!stage_.part().head) return;
+  if (is_encoder()) return run_texts(pass, drawing, results);
   results.prompt_alternatives = alternatives_of(pass, wanted);
   if (plan.has_labels()) results.losses = pass.losses();
   if (plan.wants_experts()) results.expert_choices = pass.expert_choices();
@@ -431,11 +440,11 @@ std::vector<DrawnToken> Engine::draw(const Drawing& drawing, const DeviceDraws& 
 // A finished sequence is gone afterwards.
 void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   const Request& request = s.request;
-  if (request.scores) {
+  if (request.scores || is_encoder()) {
     const bool finite =
         std::ranges::all_of(update.scores, [](float v) { return std::isfinite(v); });
-    update.finish = finite ? Finish::scored : Finish::failed;
     if (!finite) update.error = "the scores of this text are NaN or infinite";
+    update.finish = update.error.empty() ? Finish::scored : Finish::failed;
   } else if (request.max_tokens == 0) {
     update.finish = Finish::length;
   } else if (!drawn.error.empty()) {

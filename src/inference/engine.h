@@ -30,11 +30,13 @@ namespace megatron::inference {
 // valid.
 struct RequestUpdate {
   RequestId id = 0;
-  // For the prompt tokens read in this step, in order.
+  // For the prompt tokens read in this step, in order; or for an encoder's masked tokens.
   std::vector<double> prompt_log_probabilities;
   std::vector<PromptAlternatives> prompt_alternatives;  // for each of those tokens, if requested
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
-  std::vector<float> scores;                            // [labels], with Finish::scored
+  // With Finish::scored: [labels], or of a model with labels of tokens [tokens, labels].
+  std::vector<float> scores;
+  std::vector<float> embedding;  // [hidden_size], if it is requested of an encoder
   // With Request::expert_choices, for the tokens of prompt and text read in this step, in order:
   // the experts that each was sent to [tokens, layers with experts, most experts per token], -1
   // where a layer has fewer. The last token of the text is never read. Cached prefixes of such
@@ -66,6 +68,10 @@ class EngineRefused : public Error {
 // requests, on the cache, or on how its prompt was split. All calls are made by one thread at a
 // time. Stage and runtime are borrowed.
 //
+// An encoder's engine has no cache, and each pass reads whole texts: it gives scores, embeddings
+// and predictions of masked tokens, each request within one step. Other texts in a pass may change
+// these by rounding.
+//
 // With several ranks (inference/engine_ranks.h), the constructor, step() and embedding() are
 // collective, and so is the leading rank's destructor. Step results come from the rank that
 // samples, and all ranks return them. If only pipeline stages divide the model, they equal one
@@ -96,10 +102,12 @@ class Engine {
   // cancelled before or never existed.
   bool cancel(RequestId id);
 
-  // Returns the embedding of a text (inference/embedding.h), computed between two steps; empty on
-  // ranks that do not sample. Throws Error if the embedding is zero or not finite; after any other
-  // error, several ranks are lost, as with step(). adapter: null: none.
-  std::vector<float> embedding(std::span<const int32_t> tokens, const Adapter* adapter = nullptr);
+  // Returns the embedding of a text (inference/embedding.h) by a decoder, computed between two
+  // steps; empty on ranks that do not sample. Encoders have requests for it. Throws Error if the
+  // embedding is zero or not finite; after any other error, several ranks are lost, as with step().
+  // adapter: null: none.
+  std::vector<float> embedding(std::span<const int32_t> tokens, const Adapter* adapter = nullptr,
+                               EmbeddingForm form = {});
 
   // Call after the stage's weights have changed: running requests are read again.
   void weights_changed();
@@ -116,6 +124,7 @@ class Engine {
   using Updates = std::vector<RequestUpdate>;
   using Rows = std::vector<ScheduledRow>;
 
+  bool is_encoder() const { return stage_.model()->facts().two_sided; }
   ForwardPassPlan plan(const Rows& rows) const;
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
@@ -144,6 +153,10 @@ class Engine {
   void decode(const ForwardPassPlan& plan, const Drawing& drawing, PassResults& results);
   void run_forward(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
                    const Drawing& drawing, PassResults& results);
+  // For an encoder.
+  void run_texts(ForwardPass& pass, const Drawing& drawing, PassResults& results);
+  void predict_masked(ForwardPass& pass, const Drawing& drawing, PassResults& results);
+  static void give_texts(const Drawing& drawing, PassResults& results, Updates& updates);
   std::vector<DrawnToken> draw(const Drawing& drawing, const DeviceDraws& on_device,
                                Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);

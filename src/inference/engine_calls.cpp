@@ -14,10 +14,10 @@ constexpr const char* kCallsName = "engine.calls";
 template <class Bytes, class R>
 void visit(Bytes& bytes, R& request, uint64_t& adapter_number) {
   auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
-         prompt_alternatives, grammar, token_bytes, scores, adapter, expert_choices, priority] =
-      request;
+         prompt_alternatives, grammar, token_bytes, scores, embedding, masked, token_types, adapter,
+         expert_choices, priority] = request;
   bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, scores,
-               expert_choices, priority, adapter_number);
+               embedding, masked, token_types, expert_choices, priority, adapter_number);
 }
 
 enum class CallKind : uint8_t { submit, cancel, weights_changed };
@@ -99,8 +99,10 @@ void EngineLeader::settle() {
   sent_.clear();
 }
 
-void EngineLeader::embed(std::span<const int32_t> tokens, const Adapter* adapter) {
+void EngineLeader::embed(std::span<const int32_t> tokens, const Adapter* adapter,
+                         EmbeddingForm form) {
   Request text;
+  text.embedding = form;
   if (adapter != nullptr) text.adapter = adapter->shared_from_this();
   text.prompt.assign(tokens.begin(), tokens.end());
   send({.kind = EngineMessage::Kind::embed, .options = {}, .calls = {std::move(text)}}, ranks_);

@@ -53,7 +53,7 @@ class EngineLeader {
   void step();
   void passed() { sent_.clear(); }  // after the passes of a step
   void settle();                    // with nothing running
-  void embed(std::span<const int32_t> tokens, const Adapter* adapter);
+  void embed(std::span<const int32_t> tokens, const Adapter* adapter, EmbeddingForm form);
 
  private:
   const EngineRanks ranks_;

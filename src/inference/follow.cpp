@@ -35,7 +35,7 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
         break;
       case Kind::embed: {
         const auto& text = std::get<Request>(message.calls.at(0));
-        engine->embedding(text.prompt, text.adapter.get());
+        engine->embedding(text.prompt, text.adapter.get(), text.embedding.value());
         break;
       }
       case Kind::stop: engine.reset(); break;

@@ -11,6 +11,7 @@ namespace {
 bool take(RequestUpdate& update, size_t request, Generation& result, const OnToken& on_token) {
   std::ranges::copy(update.prompt_log_probabilities,
                     std::back_inserter(result.prompt_log_probabilities));
+  std::ranges::move(update.prompt_alternatives, std::back_inserter(result.prompt_alternatives));
   std::ranges::copy(update.expert_choices, std::back_inserter(result.expert_choices));
   for (GeneratedToken& token : update.tokens) {
     result.tokens.push_back(std::move(token));
@@ -45,7 +46,10 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const bool stopped = take(update, request, result, on_token);
       if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
-      if (update.finish == Finish::scored) result.scores = std::move(update.scores);
+      if (update.finish == Finish::scored) {
+        result.scores = std::move(update.scores);
+        result.embedding = std::move(update.embedding);
+      }
       if (stopped) {
         engine.cancel(update.id);
         if (result.finish != Finish::end_token) result.finish = Finish::stop;

@@ -13,8 +13,10 @@ namespace megatron::inference {
 
 struct Generation {
   std::vector<GeneratedToken> tokens;
-  std::vector<double> prompt_log_probabilities;  // of prompt tokens 1.. if logprobs >= 0
-  std::vector<float> scores;                     // [labels] if they are requested
+  // For prompt tokens 1.. if logprobs >= 0, or an encoder's masked tokens.
+  std::vector<double> prompt_log_probabilities;
+  std::vector<PromptAlternatives> prompt_alternatives;  // of the same tokens, if requested
+  std::vector<float> scores, embedding;                 // as in RequestUpdate
   // As in RequestUpdate, for all tokens but the last, if they are requested.
   std::vector<int32_t> expert_choices;
   Finish finish = Finish::length;

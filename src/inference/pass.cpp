@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "inference/expert_choices.h"
 #include "inference/stage_flow.h"
+#include "models/left_out.h"
 
 namespace megatron::inference {
 namespace {
@@ -25,16 +26,43 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
   return t;
 }
 
+// What an encoder reads besides tokens: where the texts begin and end, token types, and the factors
+// of embeddings.
+void keep_apart(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan,
+                nn::Batch& batch) {
+  const models::ModelFacts& facts = stage.model()->facts();
+  std::vector<int32_t> starts, ends, types;
+  std::vector<double> factors;
+  for (const PassRow& row : plan.rows) {
+    const auto begin = static_cast<int32_t>(starts.size());
+    starts.resize(starts.size() + row.tokens.size(), begin);
+    ends.resize(starts.size(), static_cast<int32_t>(starts.size()) - 1);
+    types.insert(types.end(), row.token_types.begin(), row.token_types.end());
+    types.resize(starts.size());
+    const auto masked = std::ranges::count(row.tokens, static_cast<int32_t>(facts.left_out_token));
+    const double factor = models::embedding_factor(std::ssize(row.tokens), masked);
+    for (const int32_t id : row.tokens) factors.push_back(id == facts.left_out_token ? 0 : factor);
+  }
+  batch.context_tokens.layout = batch.layout;
+  batch.segment_starts = integers(runtime, starts, "pass.segment_starts");
+  batch.segment_ends = integers(runtime, ends, "pass.segment_ends");
+  if (facts.token_types > 0) batch.token_types = integers(runtime, types, "pass.token_types");
+  if (facts.left_out_token < 0) return;
+  const DType type = kernels::accumulator(stage.parameters()[0]->parameter.value.dtype());
+  batch.embedding_factors = numbers(runtime, factors, type, "pass.embedding_factors");
+}
+
 // Tokens, positions, labels and weights of a plan.
 nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan) {
   std::vector<int32_t> ids, positions, labels;
   std::vector<double> weights;
+  const int64_t offset = stage.model()->facts().position_offset;
   for (const PassRow& row : plan.rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
     labels.insert(labels.end(), row.labels.begin(), row.labels.end());
     weights.resize(labels.size(), 1);
     for (int64_t t = 0; t < row.count; ++t)
-      positions.push_back(static_cast<int32_t>(row.begin + t));
+      positions.push_back(static_cast<int32_t>(offset + row.begin + t));
     labels.resize(ids.size());
     weights.resize(ids.size());
   }
@@ -42,6 +70,7 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const Forward
   nn::Batch batch{.layout = {.sequences = 1, .length = static_cast<int64_t>(ids.size())},
                   .tokens = integers(runtime, ids, "pass.tokens"),
                   .positions = integers(runtime, positions, "pass.positions")};
+  if (plan.whole_texts) keep_apart(stage, runtime, plan, batch);
   if (!plan.has_labels()) return batch;
   batch.labels = integers(runtime, labels, "pass.labels");
   batch.loss_weights = numbers(runtime, weights, kernels::accumulator(type), "pass.weights");
@@ -175,7 +204,7 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
       tape_(runtime, Tape::Mode::infer),
       batch_(make_batch(stage, runtime, plan)) {
   if (adapters_.any()) tape_.add_to_products(&adapters_);
-  batch_.continuation = continuation_of(state, plan);
+  if (!plan.whole_texts) batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
   const Bundle in = receive_hidden(stage_, runtime_, plan_.tokens(), stages);
   if (plan.wants_experts()) {
@@ -230,6 +259,37 @@ Logits ForwardPass::logits_after(std::span<const int32_t> tokens) {
     last.set(name, picked);
   }
   return Logits(stage_.loss_logits(tape_, last), runtime_);
+}
+
+std::vector<std::vector<float>> ForwardPass::by_row(const Tensor& of_tokens) const {
+  runtime_.stream().synchronize();
+  const int64_t width = of_tokens.size(1);
+  std::vector<std::vector<float>> rows;
+  int64_t begin = 0;
+  for (const PassRow& row : plan_.rows) {
+    if (runtime_.device().has_data())
+      rows.push_back(to_floats(of_tokens.slice(0, begin, row.count)));
+    else rows.emplace_back(static_cast<size_t>(row.count * width));
+    begin += row.count;
+  }
+  return rows;
+}
+
+std::vector<std::vector<float>> ForwardPass::text_scores() {
+  const models::ScoredTokens scored = stage_.model()->facts().scored;
+  std::vector<std::vector<float>> all = by_row(stage_.logits(tape_, out_, batch_).value);
+  const auto labels = static_cast<size_t>(stage_.model()->score_labels());
+  using enum models::ScoredTokens;
+  if (scored == each_token || scored == span) return all;
+  for (std::vector<float>& of_text : all) {
+    if (scored == last_token) of_text.erase(of_text.begin(), of_text.end() - labels);
+    of_text.resize(labels);
+  }
+  return all;
+}
+
+std::vector<std::vector<float>> ForwardPass::hidden() {
+  return by_row(stage_.final_norm(tape_, out_).value);
 }
 
 }  // namespace megatron::inference

@@ -18,8 +18,9 @@ struct PassRow {
   std::span<const int32_t> tokens;  // [count]
   // Labels of the first tokens, if their losses are requested; may be empty.
   std::span<const int32_t> labels;
-  const Adapter* adapter = nullptr;  // null: none
-  bool expert_choices = false;       // whether the experts of its tokens are wanted
+  const Adapter* adapter = nullptr;      // null: none
+  std::span<const int32_t> token_types;  // [count], for an encoder; may be empty
+  bool expert_choices = false;           // whether the experts of its tokens are wanted
   const std::vector<std::vector<int32_t>>* pages =
       nullptr;  // by group of the model's layers (nn/sequence_state.h)
 };
@@ -28,6 +29,7 @@ struct PassRow {
 struct ForwardPassPlan {
   std::vector<PassRow> rows;
   std::span<const size_t> groups;  // the model's group behind each group of the state
+  bool whole_texts = false;        // of an encoder: rows are texts, which the state does not hold
   int64_t context = 0;  // tokens of the longest text among the rows; all have one context_class
 
   int64_t tokens() const;
@@ -73,11 +75,18 @@ class ForwardPass {
   Logits last_logits(std::span<const size_t> rows);
   // Logits after these tokens of the pass.
   Logits logits_after(std::span<const int32_t> tokens);
+  // For an encoder, by row: the scores of a text [labels], or of each of its tokens [tokens,
+  // labels] (models::ScoredTokens). Rows do not see each other.
+  std::vector<std::vector<float>> text_scores();
+  // What enters the output head [tokens, H].
+  std::vector<std::vector<float>> hidden();
   // The experts of each token in every layer [T, layers with experts, most experts per token], -1
   // where a layer has fewer. Only on the last stage, if the plan wants them.
   std::vector<int32_t> expert_choices() const;
 
  private:
+  std::vector<std::vector<float>> by_row(const Tensor& of_tokens) const;
+
   const models::Stage& stage_;
   Runtime& runtime_;
   const ForwardPassPlan& plan_;

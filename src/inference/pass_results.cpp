@@ -16,7 +16,9 @@ void visit(Bytes& bytes, Results& results) {
                  drawn.by_grammar);
   });
   bytes.fields(results.expert_choices);
-  bytes.each(results.scores, [&](auto& scores) { bytes.fields(scores); });
+  for (auto* lists : {&results.scores, &results.embeddings})
+    bytes.each(*lists, [&](auto& values) { bytes.fields(values); });
+  bytes.each(results.embedding_errors, [&](auto& error) { bytes.fields(error); });
 }
 
 }  // namespace

@@ -19,12 +19,15 @@ struct DrawnToken {
 };
 
 struct PassResults {
-  // Losses of the tokens [T]; empty if none are requested.
+  // Losses of the tokens [T], or of an encoder's masked tokens; empty if none are requested.
   std::vector<double> losses;
-  // For the tokens of prompts that request them.
+  // For the tokens of prompts that request them, or for an encoder's masked tokens.
   std::vector<PromptAlternatives> prompt_alternatives;
   std::vector<DrawnToken> drawn;           // per sequence that is ready; empty if none draws
   std::vector<std::vector<float>> scores;  // per sequence that is ready; empty if none wants them
+  std::vector<std::vector<float>> embeddings;  // per row of an encoder's pass; or empty
+  // Per row of an encoder's pass, why there is no embedding; "": there is one. Or empty.
+  std::vector<std::string> embedding_errors;
   // [T, layers with experts, experts per token] (RequestUpdate); empty if none are requested.
   std::vector<int32_t> expert_choices;
 };

@@ -29,7 +29,8 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
            "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
            vocabulary);
-  MG_CHECK(prompt_alternatives <= vocabulary && (prompt_alternatives < 0 || logprobs >= 0),
+  MG_CHECK(prompt_alternatives <= vocabulary &&
+               (prompt_alternatives < 0 || logprobs >= 0 || !masked.empty()),
            "request {} asks for {} alternatives to each token of its prompt; at most {} are "
            "possible, and only together with log-probabilities",
            number, prompt_alternatives, vocabulary);
@@ -37,8 +38,15 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
            "request {} asks for log-probabilities from token {} on, but its prompt has {} tokens: "
            "give a token from 1 to {}",
            number, first_scored, length, length);
-  MG_CHECK(scores == (model->score_labels() > 0), "request {} asks for {}, but the model has {}",
-           number, scores ? "scores" : "a text",
+  if (model->facts().two_sided) check_of_encoder(model);
+  else
+    MG_CHECK(masked.empty() && !embedding && token_types.empty(),
+             "request {} asks for masked tokens or for token types, but the model is a decoder "
+             "({}), which predicts the next token; use an encoder with a masked language model's "
+             "head (BERT and the like)",
+             number, model->family());
+  MG_CHECK(embedding || scores == (model->score_labels() > 0),
+           "request {} asks for {}, but the model has {}", number, scores ? "scores" : "a text",
            scores ? "a language-model head; models with a score head (ForSequenceClassification in "
                     "config.json) give scores"
                   : fmt::format("a head of {} scores, and generates none", model->score_labels()));
@@ -57,6 +65,31 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
              "{} names token {}, but the ids to choose from are [0, {})", name("logit_bias"), id,
              vocabulary);
   }
+}
+
+void Request::check_of_encoder(const models::Model& model) const {
+  const models::ModelFacts& facts = model->facts();
+  MG_CHECK(max_tokens == 0 && (scores || embedding || !masked.empty()),
+           "request {} asks for a text, but the model is an encoder ({}), which generates none; "
+           "ask for {} or embeddings",
+           number, model->family(), facts.score_labels > 0 ? "its scores" : "masked tokens");
+  MG_CHECK(masked.empty() || facts.predicts_masked,
+           "request {} asks for masked tokens, but the model ({}) has a head of {} scores; use one "
+           "with a masked language model's head",
+           number, model->family(), facts.score_labels);
+  for (const MaskedToken& token : masked)
+    MG_CHECK(token.index >= 0 && token.index < std::ssize(prompt) && token.label >= 0 &&
+                 token.label < facts.vocab_size,
+             "request {} asks for label {} at token {}; the text has {} tokens, and the model's "
+             "ids are [0, {})",
+             number, token.label, token.index, prompt.size(), facts.vocab_size);
+  MG_CHECK(token_types.empty() || token_types.size() == prompt.size(),
+           "request {} has {} token types for {} tokens; give as many, or none", number,
+           token_types.size(), prompt.size());
+  for (const int32_t type : token_types)
+    MG_CHECK(type >= 0 && type < std::max<int64_t>(facts.token_types, 1),
+             "request {} has token type {}, but the model's types are [0, {})", number, type,
+             std::max<int64_t>(facts.token_types, 1));
 }
 
 int64_t Request::longest(const models::Model& model) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "inference/adapter.h"
@@ -12,6 +13,22 @@
 #include "models/model.h"
 
 namespace megatron::inference {
+
+// Which hidden states of a text its embedding has: their mean, or the first or the last one.
+enum class Pooling { mean, first_token, last_token };
+
+// The embedding of a text (inference/embedding.h). unit: scaled to length 1.
+struct EmbeddingForm {
+  Pooling pooling = Pooling::mean;
+  bool unit = true;
+  bool operator==(const EmbeddingForm&) const = default;
+};
+
+// A token of a text that a masked language model predicts, and the label whose log-probability is
+// wanted in its place.
+struct MaskedToken {
+  int32_t index = 0, label = 0;
+};
 
 struct Request {
   uint64_t number = 0;          // selects its random numbers
@@ -34,6 +51,11 @@ struct Request {
   // Scores of the prompt by a model with a score head, which generates nothing
   // (inference/scores.h).
   bool scores = false;
+  // For encoders, which generate nothing: the embedding of the prompt, or predictions of masked
+  // tokens: the label's log-probability, and the alternatives if prompt_alternatives are wanted.
+  std::optional<EmbeddingForm> embedding = {};
+  std::vector<MaskedToken> masked = {};
+  std::vector<int32_t> token_types = {};  // of the prompt's tokens, for an encoder; empty: 0
   // The adapter of the model that the whole request uses; null: none. Other ranks that divide the
   // model have its other parts, under the same number.
   std::shared_ptr<const Adapter> adapter;
@@ -49,6 +71,9 @@ struct Request {
   uint64_t adapter_number() const { return adapter == nullptr ? 0 : adapter->number(); }
   // Maximum number of tokens of prompt and text that the model's positions allow.
   int64_t longest(const models::Model& model) const;
+
+ private:
+  void check_of_encoder(const models::Model& model) const;
 };
 
 // A token and its log-probability under the model itself, in nats: temperature 1, no cuts, all of
@@ -74,7 +99,7 @@ struct GeneratedToken {
 
 // stop: ended by the caller. positions: the last token was sampled at the model's last position.
 // complete: the request's grammar allows no continuation. failed: no token could be sampled.
-// scored: the prompt's scores are given.
+// scored: the prompt's scores are given, or what else is asked of it (embedding, masked tokens).
 enum class Finish { length, end_token, stop, positions, complete, failed, scored };
 
 // Seconds cover forward passes and sampling.

@@ -132,7 +132,8 @@ Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
   for (auto at = running_.begin(); at != running_.end() && left > 0; ++at) {
     Sequence& s = *at->second;
     if (s.context_class != of_class || s.unread() == 1) continue;
-    const int64_t count = std::min(s.unread(), left);
+    if (options_.whole_texts && s.unread() > left && !rows.empty()) continue;
+    const int64_t count = options_.whole_texts ? s.unread() : std::min(s.unread(), left);
     if (reserve(s, count, rows)) left -= count;
   }
   return rows;

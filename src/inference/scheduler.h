@@ -15,6 +15,9 @@ namespace megatron::inference {
 struct SchedulerOptions {
   int64_t max_requests = 8;  // that run at once
   int64_t max_tokens = 512;  // per pass
+  // Passes read texts from their beginning to their end: those of an encoder, which keeps nothing
+  // between passes. A text of more than max_tokens has a pass for itself.
+  bool whole_texts = false;
   // Texts whose lengths have the same class have the same rotary angles
   // (ModelDefinition::context_class).
   std::function<int64_t(int64_t length)> context_class;

@@ -13,6 +13,11 @@ Request score_request(const models::ModelFacts& model, std::span<const int32_t> 
       .number = number, .prompt = {tokens.begin(), tokens.end()}, .max_tokens = 0, .scores = true};
 }
 
+bool scores_texts(const models::ModelFacts& model) {
+  return model.score_labels > 0 && model.scored != models::ScoredTokens::each_token &&
+         model.scored != models::ScoredTokens::span;
+}
+
 std::vector<double> activated(models::ScoreActivation activation, std::span<const float> scores) {
   std::vector<double> values(scores.begin(), scores.end());
   if (activation == models::ScoreActivation::none) return values;

@@ -15,6 +15,10 @@ namespace megatron::inference {
 Request score_request(const models::ModelFacts& model, std::span<const int32_t> tokens,
                       uint64_t number = 0);
 
+// True if the model has scores of a text, by its first or last token or their mean; false: of each
+// of its tokens.
+bool scores_texts(const models::ModelFacts& model);
+
 // Scores as probabilities, by the model's activation; its result is the scores for none.
 std::vector<double> activated(models::ScoreActivation activation, std::span<const float> scores);
 

@@ -14,8 +14,8 @@ void check_shared(const Rules& rules, const Args& args) {
   const DType sums = accumulator(args.q.dtype());
   rules.dense(args.lse, {batch, heads, queries}, sums, "lse f32 (f64) [B,N,T]");
   rules.require(args.window >= 0 && args.chunk >= 0, "window and chunk >= 0");
-  rules.require(args.causal || (args.window == 0 && args.chunk == 0),
-                "window and chunk with causal only");
+  rules.require(args.causal || args.chunk == 0, "chunk with causal only");
+  rules.require(!args.causal || !args.window_end.defined(), "window_end without causal only");
   rules.require(args.soft_cap >= 0, "soft_cap >= 0");
   rules.optional(args.sinks, {heads}, sums, "sinks f32 (f64) [N]");
   check_mask(rules, args.dropout, batch);
@@ -28,6 +28,7 @@ void check_samples(const Rules& rules, const Args& args) {
   const Tensor &q = args.q_positions, &k = args.k_positions;
   rules.require(args.k.size(0) == batch, "q and k share B");
   rules.optional(args.window_start, {batch, queries}, DType::i32, "window_start i32 [B,T]");
+  rules.optional(args.window_end, {batch, queries}, DType::i32, "window_end i32 [B,T]");
   rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
   rules.optional(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
   rules.optional(k, {batch, args.k.size(1)}, DType::i32, "k_positions i32 [B,S]");

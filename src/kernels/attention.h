@@ -13,23 +13,26 @@ namespace megatron::kernels {
 inline constexpr int64_t kPageKeys = 32;
 
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j if
-//   begin <= k_positions[b,j] <= q_positions[b,i],
-// where begin is the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
+//   begin <= k_positions[b,j] <= end.
+// begin is the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
 // (window > 0: number of keys, including the query's own) and of p - p % chunk (chunk > 0: Llama
-// 4). Undefined positions count up: 0..T-1 and 0..S-1. window_start confines a query to its
-// document, in the units of positions; undefined: no lower bound. Whole blocks of keys below the
-// bounds are skipped. causal false: no upper bound, and window and chunk must be 0. soft_cap > 0: s
-// = soft_cap * tanh(scale * q k^T / soft_cap) (Gemma 2). p = softmax(s), then dropout on p. out = p
-// v. lse [B,N,T] = log sum exp of the visible scores, f32 (f64 for f64). A query that sees no key
-// gets out 0 and lse -infinity. sinks [N]: one additional score per head, without a value vector
-// and neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p = exp(s - lse), and lse =
-// sink for a query that sees no key. Calls over parts of the keys are combined by their lse;
-// exactly one of them takes the sinks. q [B,T,N,D], k [B,S,K,D], v [B,S,K,V], out [B,T,N,V]; last
-// dim contiguous, other strides free; one type. V, the size of a value, may differ from D (latent
-// attention). Sums in f32 (f64). A row's bits depend on its query and on the keys that
-// it sees and their indices, not on the number of queries or keys. In each sample, the keys behind
-// the last one whose position is between the lowest begin and the highest q_positions are not read,
-// so a cache may hold anything there. Other invisible keys must be finite.
+// 4). causal: end is p. causal false (encoders): end is the smallest of window_end[b,i] and, with
+// window > 0, of p + window - 1, so that a window has window - 1 keys on each side of the query's
+// own; chunk must be 0. Undefined positions count up: 0..T-1 and 0..S-1. window_start and
+// window_end confine a query to its document, in the units of positions; undefined: no bound. Whole
+// blocks of keys outside the bounds are skipped.
+//
+// soft_cap > 0: s = soft_cap * tanh(scale * q k^T / soft_cap) (Gemma 2). p = softmax(s), then
+// dropout on p. out = p v. lse [B,N,T] = log sum exp of the visible scores, f32 (f64 for f64). A
+// query that sees no key gets out 0 and lse -infinity. sinks [N]: one additional score per head,
+// without a value vector and neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p =
+// exp(s - lse), and lse = sink for a query that sees no key. Calls over parts of the keys are
+// combined by their lse; exactly one of them takes the sinks. q [B,T,N,D], k [B,S,K,D], v
+// [B,S,K,V], out [B,T,N,V]; last dim contiguous, other strides free; one type. V, the size of a
+// value, may differ from D (latent attention). Sums in f32 (f64). A row's bits depend on its query
+// and on the keys that it sees and their indices, not on the number of queries or keys. In each
+// sample, the keys behind the last one whose position is between the lowest begin and the highest
+// end are not read, so a cache may hold anything there. Other invisible keys must be finite.
 //
 // With a block table, k and v are pools of pages [pages,P,K,D] and [pages,P,K,V] (Kwon et al.
 // 2023), P a multiple of
@@ -41,7 +44,9 @@ struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
   Tensor block_table;               // i32 [B,blocks]
-  Tensor window_start;              // i32 [B,T]
+  Tensor window_start;              // i32 [B,T]: lowest key position that each query sees
+  Tensor
+      window_end;  // i32 [B,T]: highest key position that each query sees; only with causal false
   bool causal = true;
   double scale = 1;
   int64_t window = 0, chunk = 0;  // 0: none
@@ -65,7 +70,7 @@ struct AttentionArgs {
 // summation is fixed: any number of threads gives the same bits.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
-  Tensor q_positions, k_positions, window_start;
+  Tensor q_positions, k_positions, window_start, window_end;
   bool causal = true;
   double scale = 1;
   int64_t window = 0, chunk = 0;
@@ -86,6 +91,13 @@ constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
   if (chunk > 0 && position - position % chunk > begin) begin = position - position % chunk;
   return begin;
 }
+// Highest key position that a query at `position` sees, given causal and window (0: no bound). Keys
+// at INT32_MAX are never seen.
+constexpr int64_t highest_seen(int64_t position, bool causal, int64_t window) {
+  if (causal) return position;
+  const int64_t last = INT32_MAX - 1;
+  return window > 0 && position + window - 1 < last ? position + window - 1 : last;
+}
 
 void check(const AttentionArgs& args);
 void check(const AttentionBackwardArgs& args);
@@ -99,6 +111,7 @@ void visit(AttentionArgs& a, F&& f) {
   f("k_positions", Access::read, a.k_positions);
   f("block_table", Access::read, a.block_table);
   f("window_start", Access::read, a.window_start);
+  f("window_end", Access::read, a.window_end);
   f("sinks", Access::read, a.sinks);
   f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("out", Access::write, a.out);
@@ -115,6 +128,7 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
   f("window_start", Access::read, a.window_start);
+  f("window_end", Access::read, a.window_end);
   f("sinks", Access::read, a.sinks);
   f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("dq", written(static_cast<float>(a.beta_q)), a.dq);

@@ -19,15 +19,18 @@ inline double product_flops(const GemmArgs& a) {
 
 // Number of unmasked query-key pairs, if positions count up from 0 and queries are the last of the
 // keys: a causal mask leaves T (S - T) + T (T + 1) / 2 of T S pairs; window and chunk (0: none)
-// reduce these further. Documents inside a sample (window_start) are not considered.
+// reduce these further, a window also without a causal mask. Documents inside a sample
+// (window_start, window_end) are not considered.
 inline double seen_pairs(int64_t queries, int64_t keys, bool causal, int64_t window = 0,
                          int64_t chunk = 0) {
   const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
-  if (!causal || queries > keys) return t * s;
-  if (window == 0 && chunk == 0) return t * (s - t) + t * (t + 1) / 2;
+  const bool bounded = window > 0 || chunk > 0;
+  if (queries > keys || (!causal && !bounded)) return t * s;
+  if (!bounded) return t * (s - t) + t * (t + 1) / 2;
   double pairs = 0;
   for (int64_t p = keys - queries; p < keys; ++p)
-    pairs += static_cast<double>(p + 1 - std::max<int64_t>(0, lowest_seen(p, window, chunk)));
+    pairs += static_cast<double>(std::min(keys - 1, highest_seen(p, causal, window)) + 1 -
+                                 std::max<int64_t>(0, lowest_seen(p, window, chunk)));
   return pairs;
 }
 // Products over the size of keys and over that of values: forward 1 (scores) and 1 (values),
@@ -101,6 +104,7 @@ int attention_form(const Args& a) {
   const int64_t bounds = (a.window * kPrime + a.chunk) % kMax;
   return static_cast<int>((a.causal ? 1 : 0) + (a.soft_cap > 0 ? 2 : 0) + 4 * bounds);
 }
+constexpr bool is_causal_form(int attention_form) { return attention_form % 2 != 0; }
 inline int form_of(const AttentionArgs& a) { return attention_form(a); }
 inline int form_of(const AttentionBackwardArgs& a) { return attention_form(a); }
 

@@ -55,6 +55,14 @@ struct PredictionFacts {
   double loss_scale = 0;
 };
 
+// Which tokens have scores.
+//   last_token   the last one that is not padding
+//   first_token  a text's first one
+//   mean         each of a text's tokens has those of their mean
+//   each_token   every token has its own: labels of tokens
+//   span         the same, with two scores: of the first and of the last token of an answer
+enum class ScoredTokens { last_token, first_token, mean, each_token, span };
+
 struct ModelFacts {
   std::string_view family;  // model_type of its config.json
   int64_t num_layers = 0;
@@ -67,17 +75,25 @@ struct ModelFacts {
   // set it.
   int64_t context_length = 0;
   Positions positions = Positions::none;
+  int64_t position_offset = 0;  // index in the table of learned positions of a text's first token
+  int64_t token_types = 0;      // rows of the table of token types
+  int64_t left_out_token = -1;  // whose embeddings are left out (models/decoder/value.h); -1: none
   int64_t parameters = 0;
   // Parts of the layers, as in the first layer that has such a part; nullopt if no layer has one.
   std::optional<AttentionFacts> attention;
   std::optional<FeedForwardFacts> feed_forward;  // dense
   std::optional<ExpertFacts> experts;
-  bool rms_norm = false;  // norms do not subtract the mean or add a bias
-  bool tied = true;       // the output layer shares the token embedding
+  bool two_sided = false;  // attention of the layers sees later tokens, too: an encoder
+  bool rms_norm = false;   // norms do not subtract the mean or add a bias
+  bool tied = true;        // the output layer shares the token embedding
   PredictionFacts prediction;
   // If > 0, this is not a language model: it scores a text at its last token, by one number (a
   // reward model) or with one logit per class.
   int64_t score_labels = 0;
+  ScoredTokens scored = ScoredTokens::last_token;
+  // A language model whose logits are of the masked token itself, not of the next one; with a head
+  // for pairs of texts.
+  bool predicts_masked = false, pair_head = false;
   int64_t score_padding = -1;  // token id that is skipped when looking for the last token; -1: none
   std::vector<std::string> label_names;  // of each score
   ScoreActivation score_activation = ScoreActivation::none;

@@ -115,6 +115,13 @@ Model with_context_length(const Model& model, int64_t length) {
 }
 
 void require_language_model(const Model& model, std::string_view purpose) {
+  MG_CHECK(
+      !model->facts().two_sided,
+      "the model is an encoder ({}), which does not continue texts, and {} needs a decoder; "
+      "megatron generate --fill-mask fills the masks of texts, megatron serve gives embeddings "
+      "and scores, megatron eval --input the pseudo-perplexity, and megatron train --task mlm "
+      "and megatron classify train encoders",
+      model->family(), purpose);
   MG_CHECK(model->score_labels() == 0,
            "the model scores texts (its config.json has a ForSequenceClassification architecture "
            "with {} labels), and {} needs one with a language-model head; megatron serve gives the "

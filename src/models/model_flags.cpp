@@ -204,7 +204,13 @@ void ModelFlags::composition_fields(Fields& f) {
         "muP: factor that logits are multiplied by; default base hidden size / hidden size");
   f.begin_mode();
   f.add("model-family", &model_family,
-        "Hugging Face model_type to save as; default the first that can represent the model");
+        "Hugging Face model_type to save as; default the first that can represent the model. With "
+        "--task mlm, bert has the norms of Hugging Face's BERT, behind each sum, in place of "
+        "Megatron-LM's before each part");
+  f.add_switch("bert-no-binary-head", &bert_binary_head, false,
+               "--task mlm without the head that tells whether the second of two texts follows the "
+               "first; samples are single texts");
+  f.of({"bert-no-binary-head"}, [this] { return encoder ? "" : "--task is not mlm"; });
 }
 
 void ModelFlags::weight_fields(Fields& f) {

@@ -61,6 +61,9 @@ struct ModelFlags {
   std::optional<int64_t> mtp_num_layers;
   double mtp_loss_scaling_factor = 0.1;
   bool mtp_detach_heads = false;
+  // --task mlm: an encoder with a head for masked tokens, and unless --bert-no-binary-head another
+  // one for pairs of texts.
+  bool encoder = false, bert_binary_head = true;
   std::optional<std::string> model_family;
   MoeFlags moe;
 

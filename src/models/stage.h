@@ -59,11 +59,13 @@ class Stage {
   // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,
   // score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
-  virtual Var logits(Tape& tape, const Bundle& in) const = 0;
+  virtual Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
+  // Logits [T,2] of a model with a head for pairs of texts (ModelFacts::pair_head).
+  virtual Var pair_logits(Tape&, const Bundle&) const { return {}; }
   // What an objective (training/objective.h) reads, with a gradient: the log-probability of each
   // token's label [T], 0 for tokens that are not in batch.labelled
-  // (parallel/token_log_probabilities.h); or, of a model that scores texts, the scores
-  // [T, score_labels].
+  // (parallel/token_log_probabilities.h), and with a head for pairs that of the pair's label beside
+  // it [T,2], of batch.pairs; or, of a model that scores texts, the scores [T, score_labels].
   virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   // Entropies of the next tokens of those in batch.labelled [R] (parallel/token_entropies()); not
   // recorded. Undefined for a model that has none.
@@ -72,6 +74,9 @@ class Stage {
   virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
   // Input of the output head [T,H].
   virtual Var final_norm(Tape& tape, const Bundle& in) const = 0;
+  // Input of the output layer [T,H], which differs if the head transforms its own
+  // (HeadTransform).
+  virtual Var output_input(Tape& tape, const Bundle& in) const { return final_norm(tape, in); }
 
   // Final norm, output and loss as a span.
   virtual const Span& head() const = 0;

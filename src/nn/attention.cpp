@@ -69,6 +69,7 @@ double AttentionConfig::seen_pairs(int64_t length) const {
                    most = static_cast<double>(window > 0 ? std::min(window, tokens) : tokens);
         return t * most - most * (most - 1) / 2;
       };
+  if (two_sided) return 2 * pairs(length) - static_cast<double>(length);
   const int64_t part = chunk > 0 ? chunk : std::max<int64_t>(length, 1);
   return static_cast<double>(length / part) * pairs(part) + pairs(length % part) -
          static_cast<double>(length) / 2;
@@ -143,12 +144,15 @@ ops::AttentionOptions Attention::options(const Batch& batch, bool train) const {
   ops::AttentionOptions options;
   options.scale = config_.score_scale() / (lost_amplitude() * lost_amplitude());
   options.soft_cap = config_.soft_cap;
+  options.causal = !config_.two_sided;
   options.window = config_.window;
   options.chunk = config_.chunk;
   options.sinks = sinks_;
   options.zero_sinks = zero_sinks_;
   if (batch.segment_starts.defined())
     options.window_start = batch.segment_starts.view({batch.layout.sequences, batch.layout.held()});
+  if (config_.two_sided && batch.segment_ends.defined())
+    options.window_end = batch.segment_ends.view({batch.layout.sequences, batch.layout.held()});
   if (train && place_.dropout > 0) {
     options.dropout = {.p = static_cast<float>(place_.dropout),
                        .seed = place_.seed,
@@ -228,6 +232,9 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                            .positions = batch.positions});
   const Var gate = heads.gate;
   if (c.state != nullptr) {
+    MG_CHECK(
+        !config_.two_sided,
+        "attention that sees later tokens cannot continue the texts of a KV cache: use a decoder");
     MG_ASSERT(batch.layout.sequences == 1 && !batch.segment_starts.defined());
     const Var y(c.state->attend(tape, place_.layer, heads, options, c));
     return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);

@@ -1,5 +1,5 @@
-// Causal self-attention with grouped heads, confined to segments if the batch has them, and
-// continuing after a state's tokens if the batch names a state.
+// Self-attention with grouped heads, causal or two-sided, confined to segments if the batch has
+// them. Causal attention continues after a state's tokens if the batch names a state.
 #pragma once
 
 #include <optional>
@@ -26,6 +26,9 @@ struct AttentionConfig {
   double soft_cap = 0;  // soft cap of the scores; 0: none
   int64_t window = 0;   // most tokens that a query sees, including its own; 0: all
   int64_t chunk = 0;    // a query only sees the tokens of its chunk of this size; 0: all
+  // Queries also see the tokens after them; a window then reaches as far to both sides: window - 1
+  // tokens on each. chunk must be 0.
+  bool two_sided = false;
   QkNorm qk_norm = QkNorm::none;
   Sinks sinks = Sinks::none;
   double qkv_clip = 0;  // queries, keys and values are clipped to [-clip, clip]; 0: not clipped
@@ -37,8 +40,9 @@ struct AttentionConfig {
 
   bool operator==(const AttentionConfig&) const = default;
   double score_scale() const;
-  // Number of (query, key) pairs that attention computes in `length` tokens. A query's own key
-  // counts half, so that a query that sees all before it sees half of all.
+  // Number of (query, key) pairs that attention computes in `length` tokens. A causal query's own
+  // key counts half, so that a query that sees all before it sees half of all. Two-sided attention
+  // counts all pairs.
   double seen_pairs(int64_t length) const;
 };
 

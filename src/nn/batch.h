@@ -56,13 +56,20 @@ struct PredictedTokens {
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
   parallel::TokenLayout layout;
-  Tensor tokens;        // i32 [T]
-  Tensor positions;     // i32 [T]: index in the position table or of the rotary angles
+  Tensor tokens;       // i32 [T]
+  Tensor positions;    // i32 [T]: index in the position table or of the rotary angles
+  Tensor token_types;  // i32 [T]: index in the model's table of types; undefined: it has none
+  // f32 (f64) [T]: factors of the embeddings of a model that leaves out masked tokens; or
+  // undefined.
+  Tensor embedding_factors;
   Tensor labels;        // i32 [T]; not read if the weight is 0
   Tensor targets;       // f32 (f64) [T]: used instead of labels if scores are numbers
   Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
   // The tokens with a label, for an objective of log-probabilities; undefined without one.
   parallel::LabelledTokens labelled;
+  // The first tokens of pairs of texts, and whether the second text follows the first: 0 if it
+  // does, 1 if not.
+  parallel::LabelledTokens pairs;
   RealTokens real;
   std::vector<PredictedTokens> predicted;  // by depth of the model
   // f32 (f64) [sources, T]: the part of each token's loss that counts for each source of examples;
@@ -72,6 +79,9 @@ struct Batch {
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
+  // i32 [T]: index within its sequence of the last token that each token's attention sees; read by
+  // two-sided attention only; undefined: the last of the sequence.
+  Tensor segment_ends;
   parallel::ContextTokens context_tokens;  // the tokens of all context-parallel ranks
   Continuation continuation;               // only without gradients and without segment_starts
   // Length of the texts including tokens held by a state; tables of rotary angles may depend on it

@@ -37,6 +37,11 @@ void VocabularyTable::adapt_tied_output(Builder& builder) {
   replace_output_rows(builder.add_token_rows(*weight_, AdaptedKind::embedding));
 }
 
+void VocabularyTable::add_bias(Builder& builder, const std::string& name) {
+  bias_ = builder.add(name, {vocabulary_}, zeros(),
+                      {.divisions = {{.axis = 0, .blocks = {vocabulary_}}}});
+}
+
 void VocabularyTable::replace_output_rows(ops::ReplacedRows rows) {
   output_.replaced = std::move(rows);
   output_.matrix = *weight_;
@@ -57,31 +62,31 @@ Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, con
   Weight table(*weight_, use);
   table.detached = detached;
   return parallel::vocabulary_cross_entropy(tape, x, table, first_, labels, weights, tensor_,
-                                            soft_cap, output_);
+                                            soft_cap, output_, bias_);
 }
 
 Var VocabularyTable::logits(Tape& tape, const Var& x, int use, double soft_cap) const {
   return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_, soft_cap,
-                                     output_);
+                                     output_, bias_);
 }
 
 Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap) const {
   return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_, soft_cap,
-                                     output_);
+                                     output_, bias_);
 }
 
 Var VocabularyTable::log_probabilities(Tape& tape, const Var& x,
                                        const parallel::LabelledTokens& tokens, int use,
                                        double soft_cap) const {
   return parallel::token_log_probabilities(tape, x, Weight(*weight_, use), first_, tokens, tensor_,
-                                           soft_cap, output_);
+                                           soft_cap, output_, bias_);
 }
 
 Tensor VocabularyTable::entropies(Tape& tape, const Tensor& x,
                                   const parallel::LabelledTokens& tokens, int use,
                                   double soft_cap) const {
   return parallel::token_entropies(tape, x, Weight(*weight_, use), first_, tokens, tensor_,
-                                   soft_cap, output_);
+                                   soft_cap, output_, bias_);
 }
 
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,

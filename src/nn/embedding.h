@@ -23,6 +23,8 @@ class VocabularyTable {
   void adapt_output(Builder& builder);
   // Adds the trained rows alone to an output layer that is looked up elsewhere.
   void adapt_tied_output(Builder& builder);
+  // Adds the bias of the output layer, a parameter <name> [V] divided like the rows.
+  void add_bias(Builder& builder, const std::string& name);
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
@@ -46,6 +48,7 @@ class VocabularyTable {
   std::optional<Builder::TableAdapter> lookups_;
   ops::ReplacedRows replaced_;  // where it is looked up
   ops::LowRank output_;
+  Weight bias_;
 };
 
 // The table of learned positions [P,H], <name>.weight, replicated on every rank.

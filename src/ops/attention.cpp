@@ -201,12 +201,25 @@ QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
   return parts(packing, packed.qkv.value);
 }
 
+void as_heads_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& d = backward.gradient(0);
+  backward.set(0, d.view({d.size(0) * d.size(1), d.size(2) * d.size(3)}));
+}
+
 }  // namespace
+
+Var as_heads(Tape& tape, const Var& x, int64_t batch, int64_t heads) {
+  const Tensor& rows = x.value;
+  return tape.record_one({.name = "as_heads", .inputs = {x.id}, .dgrad = as_heads_dgrad},
+                         rows.view({batch, rows.size(0) / batch, heads, rows.size(1) / heads}));
+}
 
 kernels::AttentionArgs call_form(const AttentionOptions& options) {
   return {.q_positions = options.q_positions,
           .k_positions = options.k_positions,
           .window_start = options.window_start,
+          .window_end = options.window_end,
           .causal = options.causal,
           .scale = options.scale,
           .window = options.window,
@@ -219,6 +232,7 @@ kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options) {
   return {.q_positions = options.q_positions,
           .k_positions = options.k_positions,
           .window_start = options.window_start,
+          .window_end = options.window_end,
           .causal = options.causal,
           .scale = options.scale,
           .window = options.window,

@@ -28,6 +28,9 @@ struct PackedHeads {
   bool gated = false;
 };
 
+// x [B*S, N*D] as heads [B,S,N,D]; a view.
+Var as_heads(Tape& tape, const Var& x, int64_t batch, int64_t heads);
+
 // Views of qkv.
 Heads split_heads(Tape& tape, PackedHeads&& packed);
 
@@ -35,7 +38,9 @@ struct AttentionOptions {
   double scale = 1;
   bool causal = true;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
-  Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: no bound
+  // i32 [B,S]: lowest and highest key position that each query sees; undefined: no bound.
+  // window_end only with causal false.
+  Tensor window_start, window_end;
   int64_t window = 0, chunk = 0;  // see kernels/attention.h; 0: none
   double soft_cap = 0;            // applied to scaled scores; 0: none
   // [N], in the model's type: one additional score per head without a value vector; empty: none

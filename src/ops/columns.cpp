@@ -30,14 +30,22 @@ void split_columns_dgrad(Backward& backward) {
   backward.set(0, columns_joined(backward.tape(), first, rest, "split_columns.dx"));
 }
 
+struct JoinedShapes {
+  Shape a, b;
+};
+
+Tensor as_columns(const Tensor& x) { return x.shape().rank() == 1 ? x.view({x.size(0), 1}) : x; }
+
 void join_columns_dgrad(Backward& backward) {
   const Tensor& gradient = backward.gradient(0);
-  const auto first = backward.attributes<int64_t>();
+  const auto& [a, b] = backward.attributes<JoinedShapes>();
+  const int64_t first = a.rank() == 1 ? 1 : a[1];
   if (backward.needs(0))
-    backward.set(0, columns_of(backward.tape(), gradient, 0, first, "join_columns.da"));
+    backward.set(0, columns_of(backward.tape(), gradient, 0, first, "join_columns.da").view(a));
   if (backward.needs(1))
-    backward.set(1, columns_of(backward.tape(), gradient, first, gradient.size(1) - first,
-                               "join_columns.db"));
+    backward.set(
+        1, columns_of(backward.tape(), gradient, first, gradient.size(1) - first, "join_columns.db")
+               .view(b));
 }
 
 }  // namespace
@@ -54,8 +62,9 @@ std::array<Var, 2> split_columns(Tape& tape, const Var& x, int64_t first) {
 Var join_columns(Tape& tape, const Var& a, const Var& b) {
   MG_ASSERT(a.value.size(0) == b.value.size(0));
   Node node{.name = "join_columns", .inputs = {a.id, b.id}, .dgrad = join_columns_dgrad};
-  node.attributes = a.value.size(1);
-  return tape.record_one(std::move(node), columns_joined(tape, a.value, b.value, "join_columns"));
+  node.attributes = JoinedShapes{a.value.shape(), b.value.shape()};
+  return tape.record_one(std::move(node), columns_joined(tape, as_columns(a.value),
+                                                         as_columns(b.value), "join_columns"));
 }
 
 }  // namespace megatron::ops

@@ -189,6 +189,14 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
              const Tensor labels = integers(t, {0, 6, -100, 3, 3});
              return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
            });
+  add_case(cases, "linear_cross_entropy, bias and soft cap", {{5, 4}}, {{7, 4}, {7}},
+           [](Tape& t, auto x, auto w) {
+             const DType type = kernels::accumulator(x[0].value.dtype());
+             const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+             const Tensor labels = integers(t, {0, 6, -100, 3, 3});
+             return Result{
+                 {}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5, {}, w[1]), weights};
+           });
   add_case(cases, "squared_error", {{5, 1}}, {}, [](Tape& t, auto x, auto) {
     const DType type = kernels::accumulator(x[0].value.dtype());
     const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
@@ -280,6 +288,15 @@ Tensor some_begins(Tape& tape) {
   }
   return integers(tape, begins).view({kBatch, kLength});
 }
+// Ends at or behind each query.
+Tensor some_ends(Tape& tape) {
+  std::vector<int32_t> ends;
+  for (int64_t b = 0; b < kBatch; ++b) {
+    for (int64_t i = 0; i < kLength; ++i)
+      ends.push_back(static_cast<int32_t>(std::min(kLength - 1, i + (i + b) % 3)));
+  }
+  return integers(tape, ends).view({kBatch, kLength});
+}
 
 void add_attention_cases(std::vector<GradientCase>& cases) {
   constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
@@ -319,6 +336,8 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     const auto parts = split_columns(t, x[0], 4);
     return Result{{parts[0], parts[1]}};
   });
+  add_case(cases, "join_columns of vectors", {{5}, {5}}, {},
+           [](Tape& t, auto x, auto) { return join_columns(t, x[0], x[1]); });
   add_case(cases, "join_columns", {{5, 4}, {5, 3}}, {},
            [](Tape& t, auto x, auto) { return join_columns(t, x[0], x[1]); });
   for (const bool rotates : {false, true}) {
@@ -344,6 +363,8 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     add_case(cases, "attention of " + name, inputs, {},
              [=](Tape& t, auto x, auto) { return attention(t, heads_of(t, x), {.scale = 0.5f}); });
   }
+  add_case(cases, "as_heads", {{kBatch * kLength, kHeads * kSize}}, {},
+           [=](Tape& t, auto x, auto) { return as_heads(t, x[0], kBatch, kHeads); });
   add_case(cases, "clip of heads", {qkv}, {}, [=](Tape& t, auto x, auto) {
     const Heads h = split_heads(t, packed(t, x[0], false, false));
     return Result{{clip(t, h.q, 0.8), clip(t, h.k, 0.8), clip(t, h.v, 0.8)}};
@@ -366,6 +387,7 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
       if (kind.sinks) options.sinks = w[0];
       if (kind.drops) options.dropout = half_dropped(t);
       if (kind.confined) options.window_start = some_begins(t);
+      if (kind.confined && !kind.causal) options.window_end = some_ends(t);
       const Heads heads{x[0], x[1], x[2]};
       return attention(t, heads, options);
     });
@@ -374,6 +396,14 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention to all", {.causal = false});
   attention_case("attention with dropout", {.drops = true});
   attention_case("attention confined to documents", {.confined = true});
+  attention_case("two-sided attention confined to documents", {.causal = false, .confined = true});
+  attention_case("attention in a two-sided window", {.causal = false, .window = 2});
+  attention_case("two-sided attention with all of these", {.causal = false,
+                                                           .drops = true,
+                                                           .confined = true,
+                                                           .sinks = true,
+                                                           .window = 3,
+                                                           .soft_cap = 1.5});
   add_case(cases, "rotate", {q}, {}, [](Tape& t, auto x, auto) {
     Tensor own = t.empty(x[0].value.shape(), x[0].value.dtype(), "gradient_check.q");
     t.kernels().copy({.x = x[0].value, .out = own}, t.stream());

@@ -11,7 +11,15 @@ void loss_dgrad(Backward& backward) {
   if (backward.needs(0)) backward.set(0, backward.saved(0));
 }
 
+Tensor value_of(const Weight& bias) { return bias ? bias.value() : Tensor(); }
+
 }  // namespace
+
+void add_bias_gradient(const Weight& bias, const Tensor& dlogits, Tape& tape) {
+  if (!bias) return;
+  if (const GradSlot slot = tape.grad_slot(bias); slot.out.defined())
+    tape.kernels().column_sum({.x = dlogits, .out = slot}, tape.stream());
+}
 
 // Each chunk's product reads and writes the weight's whole f32 gradient. Except on CUDA a chunk has
 // 2^25 logits (128 MB in f32), so that this costs a few per cent of the products.
@@ -28,16 +36,17 @@ int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target) {
   return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
 }
 
-Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, bool capped,
+Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, bool dense,
                   const char* label) {
   constexpr int64_t kUnit = 128;
-  const bool padded = stream.target().kind == DeviceKind::cuda && !capped;
+  const bool padded = stream.target().kind == DeviceKind::cuda && !dense;
   const int64_t apart = padded ? round_up(vocabulary, kUnit) : vocabulary;
   return Tensor::empty(stream.scratch(), {rows, apart}, type, label).slice(1, 0, vocabulary);
 }
 
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
-                            const Tensor& weights, double soft_cap, const LowRank& adapter) {
+                            const Tensor& weights, double soft_cap, const LowRank& adapter,
+                            const Weight& bias) {
   const Tensor &x_TH = x.value, &w_VH = weight.value();
   const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
@@ -49,19 +58,20 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   const bool needs_dx = tape.recording() && x.needs_gradient();
   Tensor dx_TH;
   if (needs_dx) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
-  const bool capped = soft_cap > 0;
-  const Tensor logits_CV = loss_chunk(stream, rows, vocabulary, sums, capped, "loss.logits");
+  const bool capped = soft_cap > 0, dense = capped || bias;
+  const Tensor logits_CV = loss_chunk(stream, rows, vocabulary, sums, dense, "loss.logits");
   Tensor dlogits_CV = logits_CV;
   // The gradient of capped logits is computed from their values.
   if (tape.recording() && (type != sums || capped))
-    dlogits_CV = loss_chunk(stream, rows, vocabulary, type, capped, "loss.dlogits");
+    dlogits_CV = loss_chunk(stream, rows, vocabulary, type, dense, "loss.dlogits");
   const Tensor adapted_TH = low_rank_input(adapter, tape, x_TH);
   LowRankInputGradient adapted_dx(adapter, tape, dx_TH);
   for (int64_t begin = 0; begin < tokens; begin += rows) {
     const int64_t count = std::min(rows, tokens - begin);
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
-    table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
+    table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true, .bias = value_of(bias)},
+               stream);
     const Tensor adapted_CH = adapted_TH.slice(0, begin, count);
     const std::vector<Tensor> inner = add_low_rank(tape, adapter, adapted_CH, logits);
     if (capped) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
@@ -83,12 +93,14 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
                  stream);
     }
+    add_bias_gradient(bias, dlogits, tape);
     add_low_rank_gradients(adapter, tape, inner, dlogits, adapted_CH,
                            needs_dx ? adapted_dx.sum().slice(0, begin, count) : Tensor());
   }
   adapted_dx.finish();
   if (tape.recording()) {
     tape.gradient_done(weight);
+    if (bias) tape.gradient_done(bias);
     for_each_weight(adapter, [&](const Weight& w) { tape.gradient_done(w); });
     tape.record_one({.name = "linear_cross_entropy",
                      .inputs = {x.id},
@@ -101,11 +113,13 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
 }
 
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap,
-                     const LowRank& adapter) {
+                     const LowRank& adapter, const Weight& bias) {
   const Tensor& w_VH = weight.value();
   Tensor logits_TV =
       tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");
-  tape.kernels().gemm({.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true}, tape.stream());
+  tape.kernels().gemm(
+      {.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true, .bias = value_of(bias)},
+      tape.stream());
   add_low_rank(tape, adapter, x, logits_TV);
   if (soft_cap > 0)
     tape.kernels().soft_cap({.cap = soft_cap, .x = logits_TV, .out = logits_TV}, tape.stream());

@@ -177,8 +177,9 @@ Var rows_of_tokens(Tape& tape, const Var& y, int64_t heads, const ContextRanks& 
 // Attention of the held queries to the keys of all ranks, which hold all heads.
 Var attention_over_tokens(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
                           const ContextRanks& ranks, ContextExchange exchange) {
-  const bool documents = options.window_start.defined();
-  if (!documents && SeenTokens(ranks.tokens().layout, options.window, options.chunk).few())
+  const bool documents = options.window_start.defined() || options.window_end.defined();
+  if (!documents &&
+      SeenTokens(ranks.tokens().layout, options.window, options.chunk, !options.causal).few())
     return seen_attention(tape, heads, options, ranks);
   if (exchange != ContextExchange::all_gather) return ring_attention(tape, heads, options, ranks);
   options.q_positions = ranks.indices(ranks.rank());
@@ -192,8 +193,10 @@ ops::AttentionOptions options_of_heads(const ops::AttentionOptions& options, int
                                        const ContextRanks& ranks) {
   ops::AttentionOptions own = options;
   const int64_t count = all / ranks.size(), first = ranks.rank() * count;
-  const Tensor& starts = ranks.tokens().all_segment_starts;
-  if (starts.defined()) own.window_start = starts.view({ranks.sequences(), ranks.length()});
+  const Tensor &starts = ranks.tokens().all_segment_starts, &ends = ranks.tokens().all_segment_ends;
+  if (own.window_start.defined())
+    own.window_start = starts.view({ranks.sequences(), ranks.length()});
+  if (own.window_end.defined()) own.window_end = ends.view({ranks.sequences(), ranks.length()});
   own.dropout.first_head += first;
   own.first_sink += first;
   if (own.zero_sinks.defined()) own.zero_sinks = own.zero_sinks.slice(0, first, count);

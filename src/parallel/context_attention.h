@@ -31,6 +31,7 @@ struct ExchangedTokens {
   Tensor part_rows;           // i32 [n*B*S']: row, in [B*S], of every rank's tokens
   Tensor whole_rows;          // i32 [B*S]: row of each token in [n*B*S'], the inverse
   Tensor all_segment_starts;  // i32 [B*S] (nn/batch.h); undefined: 0
+  Tensor all_segment_ends;    // i32 [B*S] (nn/batch.h); undefined: S - 1
 
   Tensor indices(int rank) const {  // i32 [B*S']; undefined for one rank: 0..S-1
     return rank_indices.defined() ? rank_indices.slice(0, rank * layout.rows(), layout.rows())
@@ -41,7 +42,7 @@ struct ExchangedTokens {
 // Tokens of a micro-batch.
 struct ContextTokens : ExchangedTokens {
   // The levels of ContextExchange::a2a_p2p. inner: the ranks of a group of neighbours, whose tokens
-  // in ascending order are taken as the whole sequences; only its rows and segment starts are
+  // in ascending order are taken as the whole sequences; only its rows and segments are
   // defined. ring: the groups as ranks; only its indices are defined.
   ExchangedTokens inner, ring;
 };
@@ -60,8 +61,8 @@ struct ContextParallel {
 
 // Attention of this rank's queries to the keys of the whole sequences; same as ops::attention on
 // one rank. heads: queries [B,S',N,D], keys and values [B,S',K,D] of this rank's tokens. options
-// must have no positions, and its window_start is for this rank's tokens. N must be a multiple of
-// head_ranks(), and K a multiple or a divisor of it.
+// must have no positions, and its window_start and window_end are for this rank's tokens. N must be
+// a multiple of head_ranks(), and K a multiple or a divisor of it.
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context);
 

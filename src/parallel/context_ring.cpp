@@ -165,8 +165,8 @@ struct SeenKeys {
 // chunks needs no positions, so that libraries take it. Null: which keys are seen depends on more.
 std::optional<SeenKeys> seen_keys(const ContextRanks& ranks, int source,
                                   const ops::AttentionOptions& options) {
-  if (options.window_start.defined() || options.window > 0 || options.chunk > 0 ||
-      options.dropout.p > 0 || ranks.length() % (2 * ranks.size()) != 0)
+  if (options.window_start.defined() || options.window_end.defined() || options.window > 0 ||
+      options.chunk > 0 || options.dropout.p > 0 || ranks.length() % (2 * ranks.size()) != 0)
     return std::nullopt;
   const int64_t held = ranks.held();
   if (source == ranks.rank() || !options.causal) return SeenKeys{0, held, options.causal};

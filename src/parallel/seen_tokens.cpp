@@ -25,8 +25,10 @@ std::vector<SeenTokens::Run> SeenTokens::seen(int rank) const {
   for (const Run& queries : layout_.runs(rank)) {
     const int64_t begin =
         std::max<int64_t>(kernels::lowest_seen(queries.begin, window_, chunk_), 0);
-    if (seen.empty() || begin > seen.back().end) seen.push_back({begin, queries.end});
-    else seen.back().end = queries.end;
+    const int64_t last = kernels::highest_seen(queries.end - 1, !two_sided_, window_);
+    const int64_t end = std::min(last + 1, layout_.length);
+    if (seen.empty() || begin > seen.back().end) seen.push_back({begin, end});
+    else seen.back().end = std::max(seen.back().end, end);
   }
   return seen;
 }

@@ -12,9 +12,9 @@ namespace megatron::parallel {
 class SeenTokens {
  public:
   using Run = TokenLayout::Run;
-  // window, chunk: see kernels/attention.h; 0: none.
-  SeenTokens(const TokenLayout& layout, int64_t window, int64_t chunk)
-      : layout_(layout), window_(window), chunk_(chunk) {}
+  // window, chunk: see kernels/attention.h; 0: none. two_sided: queries also see later tokens.
+  SeenTokens(const TokenLayout& layout, int64_t window, int64_t chunk, bool two_sided = false)
+      : layout_(layout), window_(window), chunk_(chunk), two_sided_(two_sided) {}
 
   // Tokens that the queries of `rank` see, those that it holds included.
   std::vector<Run> seen(int rank) const;
@@ -33,6 +33,7 @@ class SeenTokens {
  private:
   TokenLayout layout_;
   int64_t window_, chunk_;
+  bool two_sided_;
 };
 
 }  // namespace megatron::parallel

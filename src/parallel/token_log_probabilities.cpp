@@ -17,6 +17,7 @@ struct OutputLayer {
   double soft_cap = 0;
   TensorParallel tp;
   ops::LowRank adapter;
+  Weight bias;  // of this rank's rows; or none
 };
 
 // The output layer over chunks of the labelled tokens. Scratch memory for one chunk is allocated
@@ -33,7 +34,7 @@ class ChunkedHead {
         layer_(layer),
         x_TH_(x_TH),
         sums_(kernels::accumulator(x_TH.dtype())),
-        dense_(layer.soft_cap > 0 || computes == Computes::entropies) {
+        dense_(layer.soft_cap > 0 || layer.bias || computes == Computes::entropies) {
     const int64_t columns = weight.value().size(0), labelled = tokens.rows.elements();
     const int64_t share =
         std::max<int64_t>(1, largest_vocabulary_share(layer.first, columns, layer.tp.rank()));
@@ -103,6 +104,7 @@ class ChunkedHead {
       losses_of(begin, logits_of(begin, count), dlogits, layer_.soft_cap);
       const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
       if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
+      ops::add_bias_gradient(layer_.bias, dlogits, tape_);
       add_adapter_gradients(count, dlogits, dx);
       if (dx.defined()) put(dx, begin, dx_TH);
       if (dx.defined() && drops()) put(adapted_dx_CH_.slice(0, 0, count), begin, adapted_dx.sum());
@@ -161,7 +163,11 @@ class ChunkedHead {
   Tensor logits_of(int64_t begin, int64_t count) {
     Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count);
     take(x_TH_, begin, x);
-    tape_.kernels().gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true},
+    tape_.kernels().gemm({.a = x,
+                          .b = weight_.value(),
+                          .out = logits,
+                          .transpose_b = true,
+                          .bias = layer_.bias ? layer_.bias.value() : Tensor()},
                          tape_.stream());
     const Tensor adapted = adapted_CH_.slice(0, 0, count);
     if (drops()) take(adapted_TH_, begin, adapted);
@@ -228,8 +234,8 @@ void log_probabilities_dgrad(Backward& backward) {
 
 Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                             const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap,
-                            const ops::LowRank& adapter) {
-  const OutputLayer layer{first, soft_cap, tp, adapter};
+                            const ops::LowRank& adapter, const Weight& bias) {
+  const OutputLayer layer{first, soft_cap, tp, adapter, bias};
   const Tensor x_TH = all_rows(tape, x.value, tp);
   const Tensor out_T =
       tape.empty({x_TH.size(0)}, kernels::accumulator(x_TH.dtype()), "log_probabilities");
@@ -239,6 +245,7 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
             .saved = {x.value, tokens.rows, tokens.labels},
             .weights = {weight},
             .dgrad = log_probabilities_dgrad};
+  if (bias) node.weights.push_back(bias);
   ops::for_each_weight(adapter, [&](const Weight& w) { node.weights.push_back(w); });
   node.attributes = layer;
   return tape.record_one(std::move(node), out_T);
@@ -246,8 +253,8 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
 
 Tensor token_entropies(Tape& tape, const Tensor& x, const Weight& weight, int64_t first,
                        const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap,
-                       const ops::LowRank& adapter) {
-  const OutputLayer layer{first, soft_cap, tp, adapter};
+                       const ops::LowRank& adapter, const Weight& bias) {
+  const OutputLayer layer{first, soft_cap, tp, adapter, bias};
   const Tensor x_TH = all_rows(tape, x, tp);
   Tensor out_R =
       tape.empty({tokens.rows.elements()}, kernels::accumulator(x_TH.dtype()), "entropies");

@@ -20,15 +20,17 @@ struct LabelledTokens {
 // (with divided tokens [T/n,H]); weight: this rank's rows of the vocabulary, from `first` on. The
 // logits are never all stored: backward computes those of each chunk of tokens again. Gradients of
 // tokens without a label are not read. adapter: added to this rank's rows, as in column_linear.
+// bias: of this rank's rows, [rows]; or none.
 Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                             const LabelledTokens& tokens, const TensorParallel& tp,
-                            double soft_cap = 0, const ops::LowRank& adapter = {});
+                            double soft_cap = 0, const ops::LowRank& adapter = {},
+                            const Weight& bias = {});
 
 // Entropies of softmax(x w^T) of the labelled tokens, f32 (f64) [R], the same on all ranks; of an
 // empty row any number. x [T,H] (with divided tokens [T/n,H]), other arguments as above. Not an op:
 // nothing is recorded, the tape only computes.
 Tensor token_entropies(Tape& tape, const Tensor& x, const Weight& weight, int64_t first,
                        const LabelledTokens& tokens, const TensorParallel& tp, double soft_cap = 0,
-                       const ops::LowRank& adapter = {});
+                       const ops::LowRank& adapter = {}, const Weight& bias = {});
 
 }  // namespace megatron::parallel

@@ -30,9 +30,10 @@ class DividedLoss {
  public:
   DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
               const Tensor& weights, const TensorParallel& tp, double soft_cap,
-              const ops::LowRank& adapter)
+              const ops::LowRank& adapter, const Weight& bias)
       : tape_(tape),
         weight_(weight),
+        bias_(bias),
         adapter_(adapter),
         first_(first),
         soft_cap_(soft_cap),
@@ -60,9 +61,9 @@ class DividedLoss {
         std::max<int64_t>(1, largest_vocabulary_share(first_, columns, tp_.rank()));
     const int64_t rows = std::min(ops::loss_chunk_rows(share, tape_.stream().target()),
                                   std::max<int64_t>(tokens_, 1));
-    const bool capped = soft_cap_ > 0;
+    const bool capped = soft_cap_ > 0, dense = capped || bias_;
     const auto chunk = [&](DType type, const char* label) {
-      return ops::loss_chunk(tape_.stream(), rows, columns, type, capped, label);
+      return ops::loss_chunk(tape_.stream(), rows, columns, type, dense, label);
     };
     logits_CV_ = chunk(sums_, "loss.logits");
     dlogits_CV_ = logits_CV_;
@@ -79,6 +80,7 @@ class DividedLoss {
       const Tensor dx = needs_dx_ ? dx_TH_.slice(0, begin, count) : Tensor();
       if (needs_dx_)
         tape_.kernels().gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
+      ops::add_bias_gradient(bias_, dlogits, tape_);
       ops::add_low_rank_gradients(adapter_, tape_, inner, dlogits,
                                   adapted_TH_.slice(0, begin, count),
                                   needs_dx_ ? adapted_dx.sum().slice(0, begin, count) : Tensor());
@@ -111,7 +113,8 @@ class DividedLoss {
     tape_.kernels().gemm({.a = x_TH_.slice(0, begin, count),
                           .b = weight_.value(),
                           .out = logits,
-                          .transpose_b = true},
+                          .transpose_b = true,
+                          .bias = bias_ ? bias_.value() : Tensor()},
                          stream);
     std::vector<Tensor> inner =
         ops::add_low_rank(tape_, adapter_, adapted_TH_.slice(0, begin, count), logits);
@@ -127,7 +130,7 @@ class DividedLoss {
   }
 
   Tape& tape_;
-  const Weight& weight_;
+  const Weight &weight_, &bias_;
   const ops::LowRank& adapter_;
   int64_t first_;
   double soft_cap_;
@@ -155,13 +158,14 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
                                 const TensorParallel& tp, double soft_cap,
-                                const ops::LowRank& adapter) {
+                                const ops::LowRank& adapter, const Weight& bias) {
   if (alone(tp.group))
-    return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap, adapter);
-  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap, adapter);
+    return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap, adapter, bias);
+  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap, adapter, bias);
   PendingDx dx = loss.run();
   if (tape.recording()) {
     tape.gradient_done(weight);
+    if (bias) tape.gradient_done(bias);
     ops::for_each_weight(adapter, [&](const Weight& w) { tape.gradient_done(w); });
     Node node{
         .name = "vocabulary_cross_entropy", .inputs = {x.id}, .dgrad = loss_dgrad, .root = true};
@@ -172,20 +176,22 @@ Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, 
 }
 
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
-                      const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter) {
-  const Var part = ops::soft_cap(tape, column_linear(tape, x, weight, {}, tp, adapter), soft_cap);
+                      const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter,
+                      const Weight& bias) {
+  const Var part = ops::soft_cap(tape, column_linear(tape, x, weight, bias, tp, adapter), soft_cap);
   if (alone(tp.group)) return part;
   return gather_columns(tape, part, vocabulary, *tp.group, "vocabulary_linear");
 }
 
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
-                         const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter) {
-  if (alone(tp.group)) return ops::linear_logits(x, weight, tape, soft_cap, adapter);
+                         const TensorParallel& tp, double soft_cap, const ops::LowRank& adapter,
+                         const Weight& bias) {
+  if (alone(tp.group)) return ops::linear_logits(x, weight, tape, soft_cap, adapter, bias);
   Tensor whole = x;
   if (tp.divides_tokens()) {
     whole = gathered_rows(tape, x, *tp.group, "vocabulary_logits, x", MemoryClass::communication);
   }
-  return gathered_columns(tape, ops::linear_logits(whole, weight, tape, soft_cap, adapter),
+  return gathered_columns(tape, ops::linear_logits(whole, weight, tape, soft_cap, adapter, bias),
                           vocabulary, *tp.group, "vocabulary_logits");
 }
 

@@ -1,6 +1,6 @@
 // Token table and output layer with their rows (the vocabulary) divided: rank r of n holds
 // share_of(V, n, r). With one rank they are the functions of ops/. adapter: added to this rank's
-// rows of the output layer, as in column_linear.
+// rows of the output layer, as in column_linear. bias [rows], or none: of this rank's rows.
 #pragma once
 
 #include "autograd/tape.h"
@@ -24,16 +24,16 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
                                 const TensorParallel& tp, double soft_cap = 0,
-                                const ops::LowRank& adapter = {});
+                                const ops::LowRank& adapter = {}, const Weight& bias = {});
 
 // x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear if the
 // tape records.
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
                       const TensorParallel& tp, double soft_cap = 0,
-                      const ops::LowRank& adapter = {});
+                      const ops::LowRank& adapter = {}, const Weight& bias = {});
 // The logits that the loss is computed from, f32 (f64), as in ops::linear_logits: on all ranks.
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
                          const TensorParallel& tp, double soft_cap = 0,
-                         const ops::LowRank& adapter = {});
+                         const ops::LowRank& adapter = {}, const Weight& bias = {});
 
 }  // namespace megatron::parallel

@@ -41,14 +41,15 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
       flops += calls * item.cost.flops;
       continue;
     }
-    // Attention counts half of each token's pair with itself, and not the scores that backward
-    // computes again.
+    // Causal attention counts half of each token's pair with itself. The scores that backward
+    // computes again are not counted.
     const Shape &q = item.operands.at(0).shape, &v = item.operands.at(2).shape;
     const auto key = static_cast<double>(q[3]), value = static_cast<double>(v[3]),
-               rows = static_cast<double>(q[0] * q[1] * q[2]);
+               rows = static_cast<double>(q[0] * q[1] * q[2]),
+               halves = kernels::is_causal_form(item.form) ? rows : 0;
     const double executed = forward ? key + value : 3 * key + 2 * value,
                  counted = (forward ? 1 : 2) * (key + value);
-    flops += calls * (item.cost.flops * counted / executed - rows * counted);
+    flops += calls * (item.cost.flops * counted / executed - halves * counted);
   }
   return flops;
 }

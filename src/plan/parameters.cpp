@@ -17,7 +17,11 @@ std::string_view module_of(std::string_view parameter) {
 
 std::string group_of(const std::string& parameter) {
   const std::string_view module = module_of(parameter);
-  if (module == "position_embedding") return "position";
+  if (module == "position_embedding" || module == "token_type_embedding") return "position";
+  constexpr std::string_view kHeads[] = {"head_transform", "output_bias", "pooler", "pair",
+                                         "pair_bias"};
+  if (std::ranges::find(kHeads, module) != std::end(kHeads)) return "output";
+  if (module == "score_transform" || module == "score_bias") return "score";
   if (module.ends_with("norm")) return "norm";
   for (const std::string_view group :
        {"embedding", "attention", "mlp", "projection", "output", "score"})

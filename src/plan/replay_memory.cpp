@@ -80,6 +80,8 @@ double value_at(const OperandForm& form, const WorkItem& item, const ExpertFill&
   }
   if (form.name == "q_positions" || form.name == "k_positions")
     return static_cast<double>(i % form.shape[-1]);
+  if (form.name == "window_end")  // one document, as window_start 0
+    return static_cast<double>(item.operand("k").shape[1] - 1);
   if (const auto index = expert_index(form, item, fill, i)) return static_cast<double>(*index);
   if (form.name == "sample_ids") return static_cast<double>(i);
   return is_floating(form.type) ? number_for(form.name) : 0;

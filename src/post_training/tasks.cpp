@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "corpus/chat/scored_dataset.h"
+#include "corpus/masked_corpus.h"
+#include "inference/scores.h"
 #include "post_training/classification.h"
+#include "post_training/masked_text.h"
 #include "post_training/preference.h"
 #include "post_training/reward.h"
 
@@ -28,6 +31,24 @@ class ChatTask final : public training::Task {
   }
 };
 
+class MaskedTextTask final : public training::Task {
+ public:
+  Model model(const Model& model, const Vocabulary&) const override {
+    MG_CHECK(model->facts().predicts_masked,
+             "--task mlm trains encoders with a masked language model's head (BERT, ModernBERT, "
+             "ESM-2 and the like), and the model is a {} without one",
+             model->family());
+    return model;
+  }
+  Corpus open(const ExampleFiles& files, const Model& model,
+              const std::vector<int32_t>&) const override {
+    return corpus::open_masked(files, model->facts());
+  }
+  std::shared_ptr<const training::Objective> objective(const Model& model) const override {
+    return std::make_shared<const MaskedTextObjective>(model->facts().pair_head);
+  }
+};
+
 class PreferenceTask final : public training::Task {
  public:
   explicit PreferenceTask(const settings::PreferenceSettings& settings)
@@ -43,7 +64,9 @@ class PreferenceTask final : public training::Task {
                                             .unpaired = s.unpaired(),
                                             .mismatched = s.reads_mismatched()});
   }
-  std::shared_ptr<const training::Objective> objective() const override { return objective_; }
+  std::shared_ptr<const training::Objective> objective(const Model&) const override {
+    return objective_;
+  }
   bool needs_reference() const override { return objective_->settings().needs_reference(); }
 
  private:
@@ -59,8 +82,13 @@ Model with_head(const Model& model, const std::vector<std::string>& names,
   return model->with({.score_head = std::move(head)});
 }
 
-int32_t score_padding(const Model& model) {
-  return static_cast<int32_t>(model->facts().score_padding);
+// Throws Error for a model whose head has scores of tokens.
+void require_scores_of_texts(const Model& model, std::string_view task) {
+  MG_CHECK(model->score_labels() == 0 || inference::scores_texts(model->facts()),
+           "{} trains scores of texts, and the head of the model ({}) has scores of each token "
+           "(ForTokenClassification or ForQuestionAnswering): give a language model, or one with "
+           "labels of texts",
+           task, model->family());
 }
 
 class RewardTask final : public training::Task {
@@ -69,6 +97,7 @@ class RewardTask final : public training::Task {
       : objective_(std::make_shared<const RewardObjective>(center_coefficient)) {}
 
   Model model(const Model& model, const Vocabulary& vocabulary) const override {
+    require_scores_of_texts(model, "--task reward");
     if (model->score_labels() == 1) return model;
     MG_CHECK(model->score_labels() == 0,
              "--task reward trains one score for each text, but the model has a head of {} "
@@ -78,9 +107,11 @@ class RewardTask final : public training::Task {
   }
   Corpus open(const ExampleFiles& files, const Model& model,
               const std::vector<int32_t>&) const override {
-    return corpus::open_pairs(files, score_padding(model));
+    return corpus::open_pairs(files, model->facts());
   }
-  std::shared_ptr<const training::Objective> objective() const override { return objective_; }
+  std::shared_ptr<const training::Objective> objective(const Model&) const override {
+    return objective_;
+  }
 
  private:
   std::shared_ptr<const RewardObjective> objective_;
@@ -91,6 +122,7 @@ class ClassificationTask final : public training::Task {
   explicit ClassificationTask(const settings::DataSettings& settings) : settings_(settings) {}
 
   Model model(const Model& model, const Vocabulary& vocabulary) const override {
+    require_scores_of_texts(model, "--task classify");
     const std::vector<std::string>& own = model->facts().label_names;
     MG_CHECK(own.size() != 1,
              "--task classify needs a head of at least two classes, but the model gives one score "
@@ -104,9 +136,11 @@ class ClassificationTask final : public training::Task {
   }
   Corpus open(const ExampleFiles& files, const Model& model,
               const std::vector<int32_t>&) const override {
-    return corpus::open_labelled(files, score_padding(model), model->facts().label_names);
+    return corpus::open_labelled(files, model->facts());
   }
-  std::shared_ptr<const training::Objective> objective() const override { return objective_; }
+  std::shared_ptr<const training::Objective> objective(const Model&) const override {
+    return objective_;
+  }
 
  private:
   std::vector<std::string> given_names() const {
@@ -126,6 +160,7 @@ class ClassificationTask final : public training::Task {
 
 std::shared_ptr<const training::Task> make_task(const settings::DataSettings& settings) {
   if (settings.task == "sft") return std::make_shared<const ChatTask>();
+  if (settings.masks()) return std::make_shared<const MaskedTextTask>();
   MG_CHECK(
       settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
       "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 #include <map>
 #include <span>
 #include <utility>
@@ -87,127 +89,230 @@ class Possible {
   CompactRows rows_;
 };
 
-// Numbers the tuples of values.
-class Tuples {
+// A set of values of all factors.
+class ValueSet {
  public:
-  Tuples(const std::vector<Factor>& factors, int strength) {
-    std::vector<size_t> chosen;
-    add(factors, chosen, static_cast<size_t>(strength));
+  static constexpr size_t kMost = 128;
+
+  void add(size_t value) { words_[value / 64] |= uint64_t{1} << value % 64; }
+  bool contains(size_t value) const { return (words_[value / 64] >> value % 64 & 1) != 0; }
+  void add(const ValueSet& other) {
+    for (size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
   }
-
-  size_t count() const { return count_; }
-  size_t of_row() const { return sets_.size(); }
-
-  // Calls f with the number of each of the row's tuples.
-  template <class Values, class F>
-  void each(const Values& row, F&& f) const {
-    for (const Set& set : sets_) {
-      size_t number = set.begin;
-      for (size_t i = 0; i < kMostFactors; ++i)
-        number += set.strides[i] * static_cast<size_t>(row[set.factors[i]]);
-      f(number);
+  void remove(const ValueSet& other) {
+    for (size_t i = 0; i < words_.size(); ++i) words_[i] &= ~other.words_[i];
+  }
+  int count() const {
+    int sum = 0;
+    for (const uint64_t word : words_) sum += std::popcount(word);
+    return sum;
+  }
+  // Adds up bits in parallel, because without a flag for it compilers call a function for
+  // std::popcount, which takes half of the time.
+  int common(const ValueSet& other) const {
+    uint64_t of_four = 0;  // bits that are set in every four
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const uint64_t bits = words_[i] & other.words_[i];
+      const uint64_t of_two = bits - (bits >> 1 & 0x5555555555555555);
+      of_four += (of_two & 0x3333333333333333) + (of_two >> 2 & 0x3333333333333333);
     }
+    const uint64_t of_eight = (of_four & 0x0f0f0f0f0f0f0f0f) + (of_four >> 4 & 0x0f0f0f0f0f0f0f0f);
+    return static_cast<int>(of_eight * 0x0101010101010101 >> 56);
   }
 
  private:
-  static constexpr size_t kMostFactors = 3;
-  // Factors whose tuples of values are numbered from `begin` on; unused ones have stride 0.
-  struct Set {
-    std::array<size_t, kMostFactors> factors{}, strides{};
-    size_t begin = 0;
-  };
+  std::array<uint64_t, kMost / 64> words_{};
+};
 
-  void add(const std::vector<Factor>& factors, std::vector<size_t>& chosen, size_t strength) {
-    if (chosen.size() < strength) {
-      for (size_t f = chosen.empty() ? 0 : chosen.back() + 1; f < factors.size(); ++f) {
-        chosen.push_back(f);
-        add(factors, chosen, strength);
-        chosen.pop_back();
-      }
-      return;
+// A row as the numbers of its values, counted over all factors, and for each factor the set of the
+// row's values of the factors before it. Beginnings that rows share are converted once.
+class Numbered {
+ public:
+  explicit Numbered(const std::vector<Factor>& factors)
+      : values_(factors.size()), before_(factors.size() + 1) {
+    for (const Factor& factor : factors) {
+      first_.push_back(count_);
+      count_ += factor.values.size();
     }
-    Set set{.begin = count_};
-    size_t size = 1;
-    for (size_t i = chosen.size(); i-- > 0;) {
-      set.factors[i] = chosen[i];
-      set.strides[i] = size;
-      size *= factors[chosen[i]].values.size();
-    }
-    sets_.push_back(set);
-    count_ += size;
+    MG_ASSERT(count_ <= ValueSet::kMost);
   }
 
-  std::vector<Set> sets_;
+  size_t factors() const { return values_.size(); }
+  size_t values() const { return count_; }  // of all factors
+  size_t number(size_t factor, int value) const {
+    return first_[factor] + static_cast<size_t>(value);
+  }
+
+  // from: the factors before this one have the same values as in the row that was set last.
+  template <class Values>
+  void set(const Values& row, size_t from) {
+    for (size_t f = from; f < factors(); ++f) {
+      values_[f] = number(f, row[f]);
+      before_[f + 1] = before_[f];
+      before_[f + 1].add(values_[f]);
+    }
+  }
+  size_t value(size_t factor) const { return values_[factor]; }
+  const ValueSet& before(size_t factor) const { return before_[factor]; }
+
+ private:
+  std::vector<size_t> first_, values_;
+  std::vector<ValueSet> before_;
   size_t count_ = 0;
 };
 
-// A row's gain only decreases while rows are chosen, so that a known gain is a bound: a row whose
-// recomputed gain is still the highest of the known ones is one of the best (Minoux 1978). Of these
-// the one with the largest random number is taken.
+// A set of tuples of values of different factors. One set of values is kept for all but the first
+// value of a tuple, so that a row's tuples are counted many at a time.
+class TupleSet {
+ public:
+  TupleSet(const Numbered& numbered, int strength)
+      : strength_(strength), values_(numbered.values()), firsts_(1) {
+    for (int i = 1; i < strength; ++i) firsts_.resize(firsts_.size() * values_);
+  }
+
+  int64_t count() const {
+    int64_t sum = 0;
+    for (const ValueSet& set : firsts_) sum += set.count();
+    return sum;
+  }
+  bool contains(size_t first, size_t second) const { return firsts_[second].contains(first); }
+
+  // The tuples of a row whose last value is that of `factor`.
+  int common(const Numbered& row, size_t factor) const {
+    int sum = 0;
+    each(*this, row, factor,
+         [&](const ValueSet& set, const ValueSet& of_row) { sum += set.common(of_row); });
+    return sum;
+  }
+  void add(const Numbered& row, size_t factor) {
+    each(*this, row, factor, [](ValueSet& set, const ValueSet& of_row) { set.add(of_row); });
+  }
+  void remove(const Numbered& row, size_t factor) {
+    each(*this, row, factor, [](ValueSet& set, const ValueSet& of_row) { set.remove(of_row); });
+  }
+
+ private:
+  // Calls f with each set of first values and the row's values that such a tuple may begin with.
+  template <class Self, class F>
+  static void each(Self& self, const Numbered& row, size_t factor, F&& f) {
+    const size_t last = row.value(factor);
+    if (self.strength_ == 1) {
+      ValueSet alone;
+      alone.add(last);
+      f(self.firsts_[0], alone);
+    } else if (self.strength_ == 2) {
+      f(self.firsts_[last], row.before(factor));
+    } else {
+      for (size_t middle = 1; middle < factor; ++middle)
+        f(self.firsts_[last * self.values_ + row.value(middle)], row.before(middle));
+    }
+  }
+
+  int strength_;
+  size_t values_;
+  std::vector<ValueSet> firsts_;  // by last value, and by middle value
+};
+
+// Rows in the order of their values, with the number of values that each begins with as the one
+// before does.
+class SharedBeginnings {
+ public:
+  explicit SharedBeginnings(const CompactRows& rows) : shared_(rows.size()) {
+    for (size_t i = 1; i < rows.size(); ++i) {
+      const auto begun = std::ranges::mismatch(rows[i - 1], rows[i]).in1;
+      shared_[i] = static_cast<uint8_t>(begun - rows[i - 1].begin());
+    }
+  }
+  size_t operator[](size_t i) const { return shared_[i]; }
+
+ private:
+  std::vector<uint8_t> shared_;
+};
+
+// The tuples that some row has.
+TupleSet tuples_of(const CompactRows& rows, const SharedBeginnings& shared, Numbered numbered,
+                   int strength) {
+  TupleSet tuples(numbered, strength);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    numbered.set(rows[i], shared[i]);
+    for (size_t f = shared[i]; f < numbered.factors(); ++f) tuples.add(numbered, f);
+  }
+  return tuples;
+}
+
+// A row's gain only decreases while rows are chosen, so that a known gain is a bound: only rows
+// whose bound is not below the best gain found so far are counted again (Minoux 1978). Of the best
+// rows the one with the largest random number is taken.
 class Greedy {
  public:
-  // missing: for each tuple, 1 if one of the possible rows has it.
-  Greedy(const CompactRows& possible, const Tuples& tuples, std::vector<char> missing,
-         uint64_t seed)
+  Greedy(const CompactRows& possible, const SharedBeginnings& shared, const Numbered& numbered,
+         TupleSet missing, uint64_t seed)
       : possible_(possible),
-        tuples_(tuples),
+        shared_(shared),
+        row_(numbered),
         missing_(std::move(missing)),
-        left_(std::ranges::count(missing_, 1)),
-        highest_(tuples.of_row()),
-        by_gain_(highest_ + 1) {
+        left_(missing_.count()),
+        bounds_(possible.size(), std::numeric_limits<uint16_t>::max()),
+        gains_(numbered.factors() + 1) {
     const RandomStream random(seed, "order of rows");
-    for (size_t i = 0; i < possible.size(); ++i) by_gain_.back().emplace_back(random.bits(i), i);
-    std::ranges::sort(by_gain_.back());
+    order_.reserve(possible.size());
+    for (size_t i = 0; i < possible.size(); ++i) order_.push_back(random.bits(i));
   }
 
   int64_t left() const { return left_; }
 
   // Returns the next row's index among the possible ones.
   size_t take() {
-    for (;;) {
-      std::vector<Candidate>& best = by_gain_[highest_];
-      if (best.empty()) {
-        MG_ASSERT(highest_ > 0);
-        std::ranges::sort(by_gain_[--highest_]);
-        continue;
-      }
-      const Candidate candidate = best.back();
-      best.pop_back();
-      size_t gain = 0;
-      tuples_.each(possible_[candidate.second], [&](size_t tuple) { gain += missing_[tuple]; });
-      if (gain < highest_) {
-        by_gain_[gain].push_back(candidate);
-        continue;
-      }
-      tuples_.each(possible_[candidate.second], [this](size_t tuple) {
-        left_ -= missing_[tuple];
-        missing_[tuple] = 0;
-      });
-      return candidate.second;
+    size_t best = 0, known = 0;  // known: number of values that row_ and gains_ have of row i
+    int most = 0;
+    for (size_t i = 0; i < possible_.size(); ++i) {
+      known = std::min(known, shared_[i]);
+      if (bounds_[i] < most) continue;
+      const int gain = count(i, known);
+      known = row_.factors();
+      bounds_[i] = static_cast<uint16_t>(gain);
+      if (gain < most || (gain == most && order_[i] < order_[best])) continue;
+      best = i;
+      most = gain;
     }
+    MG_ASSERT(most > 0);
+    row_.set(possible_[best], 0);
+    for (size_t f = 0; f < row_.factors(); ++f) missing_.remove(row_, f);
+    left_ -= most;
+    return best;
   }
 
  private:
-  using Candidate = std::pair<uint64_t, size_t>;  // random number, index of the row
+  int count(size_t i, size_t known) {
+    row_.set(possible_[i], known);
+    for (size_t f = known; f < row_.factors(); ++f)
+      gains_[f + 1] = gains_[f] + missing_.common(row_, f);
+    return gains_.back();
+  }
 
   const CompactRows& possible_;
-  const Tuples& tuples_;
-  std::vector<char> missing_;
+  const SharedBeginnings& shared_;
+  Numbered row_;
+  TupleSet missing_;
   int64_t left_;
-  size_t highest_;  // known gain; its candidates are sorted
-  std::vector<std::vector<Candidate>> by_gain_;
+  std::vector<uint16_t> bounds_;  // of each row's gain
+  std::vector<int> gains_;        // of the beginnings of row_
+  std::vector<uint64_t> order_;   // random
 };
 
 // Removes rows whose tuples are all covered by other rows, beginning with the last rows.
-void drop_needless(std::vector<Row>& rows, const Tuples& tuples) {
-  std::vector<int> times(tuples.count());
-  for (const Row& row : rows) tuples.each(row, [&](size_t tuple) { ++times[tuple]; });
+void drop_needless(std::vector<Row>& rows, Numbered numbered, int strength) {
   for (size_t i = rows.size(); i-- > 0;) {
-    bool needed = false;
-    tuples.each(rows[i], [&](size_t tuple) { needed |= times[tuple] == 1; });
-    if (needed) continue;
-    tuples.each(rows[i], [&](size_t tuple) { --times[tuple]; });
-    rows.erase(rows.begin() + static_cast<int64_t>(i));
+    TupleSet others(numbered, strength);
+    const auto add = [&](const Row& row) {
+      numbered.set(row, 0);
+      for (size_t f = 0; f < numbered.factors(); ++f) others.add(numbered, f);
+    };
+    for (size_t j = 0; j < rows.size(); ++j)
+      if (j != i) add(rows[j]);
+    const int64_t covered = others.count();
+    add(rows[i]);
+    if (others.count() == covered) rows.erase(rows.begin() + static_cast<int64_t>(i));
   }
 }
 
@@ -234,27 +339,18 @@ std::string reason_of(const std::vector<Factor>& factors, const Refusal& refusal
   return most->first;
 }
 
-// For each tuple, 1 if one of the rows has it.
-std::vector<char> seen_tuples(const CompactRows& rows, const Tuples& tuples) {
-  std::vector<char> seen(tuples.count());
-  for (size_t i = 0; i < rows.size(); ++i)
-    tuples.each(rows[i], [&](size_t tuple) { seen[tuple] = 1; });
-  return seen;
-}
-
 // seen: of pairs.
 std::vector<ExcludedPair> excluded_pairs(const std::vector<Factor>& factors, const Refusal& refusal,
-                                         const std::vector<char>& seen) {
+                                         const Numbered& numbered, const TupleSet& seen) {
   std::vector<ExcludedPair> excluded;
-  size_t number = 0;  // index in the order of Tuples
   for (size_t a = 0; a < factors.size(); ++a) {
     for (size_t b = a + 1; b < factors.size(); ++b) {
       for (size_t i = 0; i < factors[a].values.size(); ++i) {
         for (size_t j = 0; j < factors[b].values.size(); ++j) {
-          if (seen[number++]) continue;
           Row pair(factors.size(), kOpen);
           pair[a] = static_cast<int>(i);
           pair[b] = static_cast<int>(j);
+          if (seen.contains(numbered.number(a, pair[a]), numbered.number(b, pair[b]))) continue;
           excluded.push_back({static_cast<int>(a), pair[a], static_cast<int>(b), pair[b],
                               reason_of(factors, refusal, pair)});
         }
@@ -271,16 +367,17 @@ Covering cover(const std::vector<Factor>& factors, const Refusal& refusal, int s
   MG_ASSERT(strength >= 1 && strength <= 3 && static_cast<int>(factors.size()) >= strength);
   for (const Factor& factor : factors) MG_ASSERT(!factor.values.empty());
   const CompactRows possible = Possible(factors, refusal).take();
-  const Tuples tuples(factors, strength), pairs(factors, 2);
-  const std::vector<char> seen_pairs = seen_tuples(possible, pairs);
+  const Numbered numbered(factors);
+  const SharedBeginnings shared(possible);
 
   Covering covering;
   covering.possible = static_cast<int64_t>(possible.size());
-  covering.excluded = excluded_pairs(factors, refusal, seen_pairs);
-  Greedy greedy(possible, tuples, strength == 2 ? seen_pairs : seen_tuples(possible, tuples), seed);
+  covering.excluded =
+      excluded_pairs(factors, refusal, numbered, tuples_of(possible, shared, numbered, 2));
+  Greedy greedy(possible, shared, numbered, tuples_of(possible, shared, numbered, strength), seed);
   covering.tuples = greedy.left();
   while (greedy.left() > 0) covering.rows.push_back(possible.row(greedy.take()));
-  drop_needless(covering.rows, tuples);
+  drop_needless(covering.rows, numbered, strength);
   return covering;
 }
 

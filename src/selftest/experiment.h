@@ -52,7 +52,7 @@ struct Outcome {
   std::vector<std::string> complaints;  // replicas that differ, elements that no rank holds
 };
 
-inline constexpr int kSteps = 5;
+inline constexpr int kSteps = 3;
 
 class Experiment {
  public:

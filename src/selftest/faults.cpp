@@ -377,6 +377,15 @@ bool divides_matrices(const MatrixRow& row) { return row.layout.tp > 1; }
 // Ranks among which gradients are reduced first, and what is sharded is divided.
 int shards_of(const MatrixRow& row) { return row.layout.dp * row.layout.cp / row.layout.instances; }
 
+// The same for experts, which may be on several ranks when dense parameters are not.
+int shards_of_experts(const MatrixRow& row) {
+  const Layout& layout = row.layout;
+  if (!row.has_experts()) return 1;
+  return layout.tp * layout.cp * layout.dp /
+         (layout.ep * (layout.etp == 0 ? layout.tp : layout.etp) * layout.instances);
+}
+bool is_sharded(const MatrixRow& row) { return shards_of(row) > 1 || shards_of_experts(row) > 1; }
+
 bool ends_on_two_stages(const MatrixRow& row) {
   const parallel::PipelineShape& shape = row.layout.pipeline;
   return shape.stage_of(0) != shape.stage_of(shape.virtual_stages() - 1);
@@ -448,12 +457,11 @@ const std::vector<Fault>& faults() {
       {"gradient-averaged-twice",
        "the sum of gradients over data-parallel ranks is divided by their number, although the "
        "step divides by the tokens of all ranks",
-       true, [](const MatrixRow& row) { return shards_of(row) > 1; },
-       with_group<Changed<averaged_gradients>>},
+       true, is_sharded, with_group<Changed<averaged_gradients>>},
       {"stale-parameters", "the gather of sharded parameters does nothing after the first time",
        false,
        [](const MatrixRow& row) {
-         return shards_of(row) > 1 && row.layout.sharding != Sharding::none;
+         return is_sharded(row) && row.layout.sharding != Sharding::none;
        },
        with_group<StaleParameters>},
       {"swapped-stages",

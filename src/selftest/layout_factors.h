@@ -12,7 +12,7 @@ namespace megatron::selftest {
 struct LayoutLimits {
   int ranks = 16;                           // maximum
   int64_t num_layers = 4, heads = 8;        // of the model
-  int64_t seq_length = 32, sequences = 48;  // per step, over all data-parallel ranks
+  int64_t seq_length = 32, sequences = 24;  // per step, over all data-parallel ranks
 };
 
 // The settings of a run that correspond to a row.

@@ -19,13 +19,14 @@ namespace megatron::selftest {
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout, an untied Llama with grouped
 // heads, one with experts and one with latent attention, 1 or 2 sequences per micro-batch, and
 // packed documents. Rows are in a fixed order.
-// Rows of an objective (toy_objective.h), of a reward model, of adapters (LoRA) and of adapters
-// trained on preferences (DPO) follow the covering set: enough of its rows that every value is in
-// one of each; adapters have no rows with feed-forward blocks in chunks, and preferences are
-// packed; one more row of these has dropout and one stage. Rows of multi-token prediction, which
-// the tied GPT-2 does not have, follow in the same way. Models without experts have dropout of
-// adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
-// whose tensor-parallel ranks would close small buckets at different parameters.
+// Rows of other tasks follow the covering set: of its rows enough that every value is in one of an
+// objective (toy_objective.h) or of a reward model, which alternate and share the code for losses
+// of whole sequences; in one of adapters (LoRA); and in one of adapters trained on preferences
+// (DPO). Adapters have no rows with feed-forward blocks in chunks, and preferences are packed; one
+// more row of these has dropout and one stage. Rows of multi-token prediction, which the tied GPT-2
+// does not have, follow in the same way. Models without experts have dropout of adapters. The last
+// row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose tensor-parallel
+// ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
   size_t model = 0;  // index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents

@@ -8,8 +8,8 @@
 namespace megatron::selftest {
 
 // Compares one rank with all sequences in one micro-batch with 1, 2 and 4 data-parallel ranks as
-// threads and micro-batches from 1 sequence up, with and without recompute: gradients, 5 steps of
-// SGD (losses and parameters), 5 steps of AdamW, Lion and Muon (losses). The reference device
+// threads and micro-batches from 1 sequence up, with and without recompute: gradients, 3 steps of
+// SGD (losses and parameters), 3 steps of AdamW, Lion and Muon (losses). The reference device
 // computes in fp64, others in fp32. Covers both weightings of tokens: with the mean over
 // micro-batches, one rank with the same micro-batch is the baseline.
 void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,

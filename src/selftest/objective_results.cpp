@@ -56,9 +56,10 @@ corpus::HostBatch share_of(const corpus::HostBatch& batch, int rank, int ranks) 
     const auto append = [](auto& to, const auto& from) {
       to.insert(to.end(), from.begin(), from.end());
     };
-    for (const auto member :
-         {&corpus::HostBatch::tokens, &corpus::HostBatch::positions, &corpus::HostBatch::labels,
-          &corpus::HostBatch::segment_starts, &corpus::HostBatch::sources})
+    for (const auto member : {&corpus::HostBatch::tokens, &corpus::HostBatch::positions,
+                              &corpus::HostBatch::labels, &corpus::HostBatch::segment_starts,
+                              &corpus::HostBatch::segment_ends, &corpus::HostBatch::sources,
+                              &corpus::HostBatch::token_types, &corpus::HostBatch::pair_labels})
       append(share.*member, one.*member);
     append(share.targets, one.targets);
     append(share.reference, one.reference);

@@ -14,8 +14,8 @@ constexpr size_t kListedFailures = 20;
 
 }  // namespace
 
-void Report::compare(std::string_view kind, const std::string& tensor, double error,
-                     double tolerance) {
+void Report::record(std::string_view kind, const std::string& tensor, double error,
+                    double tolerance) {
   Kind* found = nullptr;
   for (Kind& k : kinds_)
     if (k.name == kind) found = &k;
@@ -31,8 +31,19 @@ void Report::compare(std::string_view kind, const std::string& tensor, double er
     found->tolerance = tolerance;
     found->tensor = tensor;
   }
-  if (!good)
+}
+
+void Report::compare(std::string_view kind, const std::string& tensor, double error,
+                     double tolerance) {
+  record(kind, tensor, error, tolerance);
+  if (!(error <= tolerance))
     fail(fmt::format("{} of {}: error {:.3g} is above {:.3g}", kind, tensor, error, tolerance));
+}
+
+void Report::expect(std::string_view kind, const std::string& tensor,
+                    const std::string& difference) {
+  record(kind, tensor, difference.empty() ? 0 : 1, 0);
+  if (!difference.empty()) fail(fmt::format("{} of {}: {}", kind, tensor, difference));
 }
 
 int64_t Report::compared() const {
@@ -70,6 +81,20 @@ std::string Report::text() const {
   if (failures_.size() > kListedFailures)
     text += fmt::format("  and {} more failures\n", failures_.size() - kListedFailures);
   return text;
+}
+
+std::vector<int64_t> integers_of(const Json& list) {
+  std::vector<int64_t> values;
+  for (const Json& value : list.as_array()) values.push_back(value.as_integer());
+  return values;
+}
+
+std::string first_difference(std::span<const int64_t> values, std::span<const int64_t> expected) {
+  for (size_t i = 0; i < std::min(values.size(), expected.size()); ++i)
+    if (values[i] != expected[i])
+      return fmt::format("element {} is {}, expected {}", i, values[i], expected[i]);
+  if (values.size() == expected.size()) return "";
+  return fmt::format("{} elements, expected {}", values.size(), expected.size());
 }
 
 double largest_difference(std::span<const double> values, std::span<const double> expected) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
+
 namespace megatron::selftest {
 
 class Report {
@@ -16,6 +18,9 @@ class Report {
   // Records one tensor of a kind ("logits", "gradients"): an error above the tolerance, or NaN, is
   // a failure.
   void compare(std::string_view kind, const std::string& tensor, double error, double tolerance);
+  // Records values that must be equal. difference: the first one, which a failure quotes; "" if
+  // there is none.
+  void expect(std::string_view kind, const std::string& tensor, const std::string& difference);
   void fail(std::string text) { failures_.push_back(std::move(text)); }
   // Adds a remark that is not a failure.
   void note(std::string text) { notes_.push_back(std::move(text)); }
@@ -32,6 +37,8 @@ class Report {
   std::string text() const;
 
  private:
+  void record(std::string_view kind, const std::string& tensor, double error, double tolerance);
+
   struct Kind {
     std::string name;
     int64_t compared = 0;
@@ -47,6 +54,10 @@ class Report {
 // Distances between two lists of elements; infinite if their lengths differ, NaN if an element is
 // NaN.
 double largest_difference(std::span<const double> values, std::span<const double> expected);
+std::vector<int64_t> integers_of(const Json& list);  // throws Error if it is not one of integers
+// The first difference of two lists of integers: "element 3 is 5, expected 7"; "" if they are
+// equal.
+std::string first_difference(std::span<const int64_t> values, std::span<const int64_t> expected);
 double difference_norm(std::span<const double> values, std::span<const double> expected);  // 2-norm
 double norm(std::span<const double> values);
 // |value - expected| / |expected|; 0 if both are 0.

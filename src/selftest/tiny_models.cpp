@@ -82,6 +82,21 @@ void pack(corpus::HostBatch& batch, int64_t vocabulary) {
   }
 }
 
+// What encoders read besides tokens: types, of which each text has two, and the labels of pairs.
+void add_texts(corpus::HostBatch& batch, const models::ModelFacts& model) {
+  const int64_t length = batch.layout.length;
+  if (model.pair_head) batch.pair_labels.assign(batch.tokens.size(), -1);
+  for (int64_t i = 0, number = 0; i < std::ssize(batch.tokens); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int64_t begin = batch.segment_starts.empty() ? 0 : batch.segment_starts[at];
+    const bool padding = !batch.sources.empty() && batch.sources[at] < 0;
+    if (i % length == 0) number = batch.sample_ids[static_cast<size_t>(i / length)];
+    if (model.token_types > 1) batch.token_types.push_back((i % length - begin) % 5 < 2 ? 0 : 1);
+    if (model.pair_head && i % length == begin && !padding)
+      batch.pair_labels[at] = static_cast<int32_t>(number++ % 2);
+  }
+}
+
 // Scores at two tokens of every second sequence, a pair with a margin, and at four of the others.
 void mark_pairs(corpus::HostBatch& batch) {
   std::ranges::fill(batch.loss_mask, 0.0f);
@@ -146,7 +161,11 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
     }
   }
   if (packed) pack(batch, model->vocab_size());
+  if (packed && model->facts().two_sided) corpus::set_segment_ends(batch);
+  if (model->facts().two_sided) add_texts(batch, model->facts());
   if (model->score_labels() == 1) mark_pairs(batch);
+  if (model->score_labels() > 1)
+    for (int32_t& label : batch.labels) label %= static_cast<int32_t>(model->score_labels());
   return batch;
 }
 

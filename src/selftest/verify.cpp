@@ -16,6 +16,7 @@
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
+#include "selftest/verify_encoder.h"
 #include "training/merged_adapter.h"
 #include "training/whole_model.h"
 
@@ -57,15 +58,18 @@ class RouterWatcher final : public kernels::Observer {
 // One rank's part of a model.
 class Subject {
  public:
-  // merged: gives the weights in place of the directory.
+  // objective: of the gradients; null: the mean loss. merged: gives the weights in place of the
+  // directory.
   Subject(const checkpoint::ModelDirectory& directory, const models::Model& model,
           DeviceKind device, const VerifyOptions& options, comm::Group& world,
+          std::shared_ptr<const training::Objective> objective = nullptr,
           const training::MergedAdapter* merged = nullptr)
       : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
         multiple_(options.length_multiple()),
-        model_(model, type_, 0, options.layout(), world, runtime_,
-               {.data_parallel = {.sharding = options.sharding}}),
+        model_(
+            model, type_, 0, options.layout(), world, runtime_,
+            {.objective = std::move(objective), .data_parallel = {.sharding = options.sharding}}),
         device_batch_(runtime_, type_) {
     const training::WholeModel whole = training::whole_model(model, type_);
     if (merged == nullptr)
@@ -179,10 +183,14 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
     return;
   }
   const Bundle head = tape.span(stage.head(), bundle, [&](Tape& t, const Bundle& in) {
-    return Bundle{{"norm", stage.final_norm(t, in)}, {"logits", stage.logits(t, in)}};
+    return Bundle{{"norm", stage.output_input(t, in)},
+                  {"logits", stage.logits(t, in, batch)},
+                  {"pair logits", stage.pair_logits(t, in)}};
   });
   keep(prefix + "hidden.head", all_rows(head["norm"].value, batch), results);
   keep(prefix + "logits", all_rows(head["logits"].value, batch, false), results);
+  if (c->facts().pair_head)
+    keep("pair_logits", all_rows(head["pair logits"].value, batch, false), results);
 }
 
 // All data-parallel ranks run forward over the whole batch; in backward each handles its share.
@@ -221,14 +229,20 @@ std::vector<double> without_padding(std::vector<double> values, const ExpectedBa
 
 void compare_forward(Expected& expected, const Results& results, const ExpectedBatch& batch,
                      Report& report) {
-  MG_CHECK(expected.contains("logits"), "expected.safetensors has no logits");
+  MG_CHECK(std::ranges::any_of(results.values,
+                               [&](const auto& result) {
+                                 return result.first.ends_with("logits") &&
+                                        expected.contains(result.first);
+                               }),
+           "expected.safetensors has no logits");
   for (const auto& [result, values] : results.values) {
     const bool merged = result.starts_with(kMerged);
     const std::string name = merged ? result.substr(kMerged.size()) : result;
     if (!expected.contains(name)) continue;
-    const bool logits = name == "logits";
+    const bool logits = name.ends_with("logits"), of_pairs = name == "seq_relationship_logits";
     const double difference =
-        logits && !batch.score_rows.empty()
+        of_pairs ? largest_difference(values, expected.doubles(name))
+        : logits && !batch.score_rows.empty()
             ? largest_difference(scores(values, batch), expected.doubles(name))
             : largest_difference(without_padding(values, batch),
                                  without_padding(expected.doubles(name), batch));
@@ -305,8 +319,21 @@ void compare_routers(Expected& expected, const Results& results, const models::M
                  tolerance::kGoldenLossRelative);
 }
 
-void compare_gradients(Expected& expected, Results& results, const models::Model& model,
-                       Report& report) {
+// Gradients of tensors that the model does not have, since no computation needs them, must be
+// expected to be 0.
+void compare_surplus_gradients(Expected& expected, Results& results, const models::Model& model,
+                               Report& report) {
+  constexpr std::string_view kPrefix = "grad.";
+  for (const std::string& name : expected.names()) {
+    if (!name.starts_with(kPrefix)) continue;
+    const std::string tensor = name.substr(kPrefix.size());
+    if (!results.gradients.tensors().contains(tensor) && model->is_surplus(tensor))
+      report.compare("gradients", name, norm(expected.doubles(name)), 0);
+  }
+}
+
+void compare_gradients(Expected& expected, Results& results, const ExpectedBatch& batch,
+                       const models::Model& model, Report& report) {
   if (expected.contains("loss")) {
     const std::vector<double> value = expected.doubles("loss");
     report.compare("loss", "loss",
@@ -325,7 +352,7 @@ void compare_gradients(Expected& expected, Results& results, const models::Model
     }
     const std::vector<double> wanted = expected.doubles(key);
     report.compare(
-        "gradients", key, difference_norm(values, wanted),
+        "gradients", key, difference_norm(without_padding_row(values, name, model, batch), wanted),
         tolerance::kGoldenGradientRelative * norm(wanted) + tolerance::kGoldenGradientAbsolute);
   }
 }
@@ -400,19 +427,21 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
       std::unique_ptr<comm::Group> made;
       comm::Group& ranks = comm::for_device(world, {device, 0}, made);
       {
-        Subject subject(files, model, device, options, ranks);
+        Subject subject(files, model, device, options, ranks, encoder_objective(model, batch.host));
         subject.forward(batch.host, "", results);
         if (greedy) subject.forward(*greedy, "greedy.", results);
         subject.backward(batch, results);
       }
       if (merged)
-        Subject(files, merged->model()->with(no_dropout), device, options, ranks, &*merged)
+        Subject(files, merged->model()->with(no_dropout), device, options, ranks, nullptr, &*merged)
             .forward(batch.host, std::string(kMerged), results);
     });
+    rename_encoder_outputs(model, batch, results.values);
     compare_forward(expected, results, batch, report);
     if (merged) compare_merged(expected, *merged, options.threads, report);
     compare_routers(expected, results, model, batch, report);
-    compare_gradients(expected, results, model, report);
+    compare_gradients(expected, results, batch, model, report);
+    compare_surplus_gradients(expected, results, model, report);
     if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
     expected.report_unused(report);
     reports.push_back(std::move(report));

@@ -4,6 +4,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "selftest/verify_encoder.h"
 
 namespace megatron::selftest {
 namespace {
@@ -43,7 +44,8 @@ std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t pad
 // Reads one label per sequence.
 void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
-  batch.score_rows = find_score_rows(host, model->facts().score_padding);
+  if (batch.score_rows.empty())
+    batch.score_rows = find_score_rows(host, model->facts().score_padding);
   MG_CHECK(expected.shape("labels") == Shape({host.layout.sequences}),
            "labels has shape {}; for a classification model it must be [{}]",
            expected.shape("labels").str(), host.layout.sequences);
@@ -101,14 +103,21 @@ corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
                           .tokens = part(host.tokens),
                           .positions = part(host.positions),
                           .labels = part(host.labels),
+                          .token_types = part(host.token_types),
                           .targets = part(host.targets),
                           .loss_mask = part(host.loss_mask),
                           .sample_ids = part(host.sample_ids),
                           .segment_starts = part(host.segment_starts),
+                          .pair_labels = part(host.pair_labels),
+                          .segment_ends = part(host.segment_ends),
                           .sources = part(host.sources)};
   for (int64_t i = 0; i < count; ++i)
-    if (rank * count + i >= host.layout.sequences)
-      std::fill_n(batch.loss_mask.begin() + i * host.layout.length, host.layout.length, 0);
+    if (rank * count + i >= host.layout.sequences) {
+      const int64_t begin = i * host.layout.length;
+      std::fill_n(batch.loss_mask.begin() + begin, host.layout.length, 0);
+      if (!batch.pair_labels.empty())
+        std::fill_n(batch.pair_labels.begin() + begin, host.layout.length, -1);
+    }
   return batch;
 }
 
@@ -128,7 +137,11 @@ ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model
   }
   host.sample_ids.assign(static_cast<size_t>(shape[0]), 0);
   batch.padding = read_padding(expected, host);
-  if (model->score_labels() > 0) {
+  if (model->facts().two_sided) {
+    read_encoder_inputs(expected, model, batch);
+    read_encoder_labels(expected, model, batch);
+    if (!batch.score_rows.empty()) read_score_labels(expected, model, batch);
+  } else if (model->score_labels() > 0) {
     read_score_labels(expected, model, batch);
   } else {
     read_token_labels(expected, model, host);

@@ -23,8 +23,8 @@ struct ExpectedBatch {
 
 // Reads input_ids [B,S]; labels [B,S] of a language model, not shifted (Hugging Face: -100 is not
 // counted), or [B] of a model that scores texts, at the last token that is not its padding;
-// attention_mask [B,S], with zeros only at the end. Throws Error for other shapes and for values
-// outside the model's range.
+// attention_mask [B,S], with zeros only at the end; of encoders what verify_encoder.h says. Throws
+// Error for other shapes and for values outside the model's range.
 ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model);
 
 // Number of tokens in the prompt of `greedy`.

@@ -19,12 +19,6 @@ namespace fs = std::filesystem;
 using corpus::ChatExample;
 using corpus::ChatTokens;
 
-std::vector<int64_t> integers_of(const Json& list) {
-  std::vector<int64_t> values;
-  for (const Json& value : list.as_array()) values.push_back(value.as_integer());
-  return values;
-}
-
 std::vector<int64_t> mask_of(std::span<const float> weights) {
   std::vector<int64_t> mask;
   for (const float w : weights) mask.push_back(w != 0);

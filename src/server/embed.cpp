@@ -4,6 +4,7 @@
 #include "server/completion_request.h"
 #include "server/endpoints.h"
 #include "server/score_request.h"
+#include "server/text_answers.h"
 #include "tokenizers/base64.h"
 
 namespace megatron::server {
@@ -22,6 +23,46 @@ Json in_numbers(const std::vector<float>& values) {
   return Json(std::move(numbers));
 }
 
+// Which hidden states make the embedding, and whether it has length 1: `pooling` and `normalize`.
+inference::EmbeddingForm read_form(const Parameters& p) {
+  inference::EmbeddingForm form{.unit = p.boolean("normalize").value_or(true)};
+  const std::string pooling = p.text("pooling").value_or("mean");
+  if (pooling == "cls") form.pooling = inference::Pooling::first_token;
+  else if (pooling == "last") form.pooling = inference::Pooling::last_token;
+  else if (pooling != "mean")
+    p.fail("pooling", "is " + shown(Json(pooling)) +
+                          "; it must be \"mean\", \"cls\" (the first token) or \"last\"");
+  return form;
+}
+
+// An encoder reads all texts at once.
+std::vector<std::vector<float>> by_encoder(const Api& api, const std::vector<Prompt>& inputs,
+                                           inference::EmbeddingForm form,
+                                           const HttpRequest& request) {
+  std::vector<inference::Request> requests;
+  for (const Prompt& input : inputs)
+    requests.push_back(
+        {.number = requests.size(), .prompt = input.tokens, .max_tokens = 0, .embedding = form});
+  std::vector<std::vector<float>> values;
+  for (inference::RequestUpdate& update : answers_of(api, std::move(requests), request).updates)
+    values.push_back(std::move(update.embedding));
+  return values;
+}
+
+// A decoder reads them one by one.
+std::vector<std::vector<float>> by_decoder(const Api& api, const std::vector<Prompt>& inputs,
+                                           inference::EmbeddingForm form,
+                                           const HttpRequest& request) {
+  const std::optional<Clock::time_point> deadline = api.deadline();
+  std::vector<std::vector<float>> values;
+  for (const Prompt& input : inputs) {
+    if (request.client_gone()) throw ClientGone();
+    if (deadline && Clock::now() > *deadline) throw deadline_exceeded();
+    values.push_back(api.engine.embedding(input.tokens, api.model.adapter(), form));
+  }
+  return values;
+}
+
 }  // namespace
 
 HttpAnswer embed(const Api& api, const HttpRequest& request) {
@@ -32,6 +73,7 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   if (format != "float" && format != "base64")
     p.fail("encoding_format", "is " + shown(Json(format)) + "; it must be \"float\" or \"base64\"");
   p.refuse({"dimensions"});
+  const inference::EmbeddingForm form = read_form(p);
   const Truncation truncation = read_truncation(p, api.model);
   std::vector<Prompt> inputs = read_prompts(p, "input", api.model);
   int64_t tokens = 0;
@@ -40,12 +82,10 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
     room_for_text(api.model, std::ssize(input.tokens), 0, {}, "input");
     tokens += std::ssize(input.tokens);
   }
-  const std::optional<Clock::time_point> deadline = api.deadline();
+  const auto all = api.model.facts().two_sided ? by_encoder(api, inputs, form, request)
+                                               : by_decoder(api, inputs, form, request);
   Json::Array data;
-  for (const Prompt& input : inputs) {
-    if (request.client_gone()) throw ClientGone();
-    if (deadline && Clock::now() > *deadline) throw deadline_exceeded();
-    const std::vector<float> values = api.engine.embedding(input.tokens, api.model.adapter());
+  for (const std::vector<float>& values : all) {
     data.emplace_back(
         Json::Object{{"object", "embedding"},
                      {"index", std::ssize(data)},

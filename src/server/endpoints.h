@@ -29,6 +29,7 @@ HttpAnswer show_model(const Api& api, const HttpRequest& request);  // /v1/model
 HttpAnswer complete_text(const Api& api, const HttpRequest& request);
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
 HttpAnswer embed(const Api& api, const HttpRequest& request);
+HttpAnswer fill_mask(const Api& api, const HttpRequest& request);
 HttpAnswer classify(const Api& api, const HttpRequest& request);
 HttpAnswer score_pairs(const Api& api, const HttpRequest& request);
 HttpAnswer rerank(const Api& api, const HttpRequest& request);

@@ -103,9 +103,11 @@ void EngineThread::post(Work work) {
 }
 
 std::vector<float> EngineThread::embedding(std::vector<int32_t> tokens,
-                                           std::shared_ptr<const inference::Adapter> adapter) {
+                                           std::shared_ptr<const inference::Adapter> adapter,
+                                           inference::EmbeddingForm form) {
   std::vector<float> values;
-  Work task([&](inference::Engine& engine) { values = engine.embedding(tokens, adapter.get()); });
+  Work task(
+      [&](inference::Engine& engine) { values = engine.embedding(tokens, adapter.get(), form); });
   std::future<void> done = task.get_future();
   post(std::move(task));
   done.get();

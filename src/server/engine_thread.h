@@ -99,7 +99,8 @@ class EngineThread {
   // Computes an embedding on the engine between two steps; waits for it. Throws what the engine
   // throws, and ApiError 503 while draining.
   std::vector<float> embedding(std::vector<int32_t> tokens,
-                               std::shared_ptr<const inference::Adapter> adapter = nullptr);
+                               std::shared_ptr<const inference::Adapter> adapter = nullptr,
+                               inference::EmbeddingForm form = {});
 
   // Counts, between two steps, the cached tokens of the prompts for which no log-probabilities are
   // requested. The requests need not outlive the call. The future throws as embedding() does.

@@ -155,10 +155,11 @@ std::unique_ptr<EngineCall> Engines::submit(std::vector<inference::Request> requ
 }
 
 std::vector<float> Engines::embedding(std::vector<int32_t> tokens,
-                                      std::shared_ptr<const inference::Adapter> adapter) {
+                                      std::shared_ptr<const inference::Adapter> adapter,
+                                      inference::EmbeddingForm form) {
   const std::shared_ptr<EngineSet> set = current();
   return (*std::ranges::min_element(set->engines(), {}, &EngineThread::active))
-      ->embedding(std::move(tokens), std::move(adapter));
+      ->embedding(std::move(tokens), std::move(adapter), form);
 }
 
 // The new engines need as much memory as the current ones use.

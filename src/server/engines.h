@@ -50,7 +50,8 @@ class Engines {
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
   std::vector<float> embedding(std::vector<int32_t> tokens,
-                               std::shared_ptr<const inference::Adapter> adapter = nullptr);
+                               std::shared_ptr<const inference::Adapter> adapter = nullptr,
+                               inference::EmbeddingForm form = {});
 
   // Loads the weights of a directory, or the current contents of the directory being served.
   // Requests submitted after it has returned use the new weights, and none of the earlier weights'

@@ -34,6 +34,29 @@ void cut_texts(ScoreRequest& r, const Parameters& p, const TextModel& model, con
   }
 }
 
+// A pair as an encoder's tokenizer writes it: the second text follows the token behind the first
+// one (RoBERTa's has that twice), with its own token behind it. types: those of the tokens.
+std::vector<int32_t> encoder_pair(const std::string& first, const std::string& second,
+                                  const TextModel& model, std::vector<int32_t>& types) {
+  const tokenizers::TextEnds ends = tokenizers::text_ends(model.tokenizer());
+  std::vector<int32_t> tokens = model.tokenizer().encode(first, true);
+  if (ends.last && model.facts().family == "roberta") tokens.push_back(*ends.last);
+  const size_t begin = tokens.size();
+  model.tokenizer().encode(second, false, tokens);
+  if (ends.last) tokens.push_back(*ends.last);
+  types.assign(model.facts().token_types > 1 ? tokens.size() : 0, 0);
+  if (!types.empty()) std::fill(types.begin() + static_cast<std::ptrdiff_t>(begin), types.end(), 1);
+  return tokens;
+}
+
+// The types of the tokens that are left of a pair.
+void cut_types(std::vector<int32_t>& types, size_t tokens, const Truncation& truncation) {
+  if (types.size() <= tokens) return;
+  if (!truncation.keeps_start)
+    types.erase(types.begin(), types.end() - static_cast<std::ptrdiff_t>(tokens));
+  types.resize(tokens);
+}
+
 // The texts of pairs. field: names the second ones in errors.
 void add_pairs(ScoreRequest& r, const std::vector<std::string>& first,
                const std::vector<std::string>& second, const Parameters& p, const TextModel& model,
@@ -41,12 +64,19 @@ void add_pairs(ScoreRequest& r, const std::vector<std::string>& first,
   const Truncation truncation = read_truncation(p, model);
   std::vector<int32_t> begin;
   for (size_t i = 0; i < second.size(); ++i) {
-    if (i < first.size()) begin = model.tokenizer().encode(first[i], true);
-    std::vector<int32_t> tokens = begin;
-    const std::vector<int32_t> rest = model.tokenizer().encode(second[i], true);
-    tokens.insert(tokens.end(), rest.begin(), rest.end());
+    std::vector<int32_t> tokens, types;
+    if (model.facts().two_sided) {
+      tokens = encoder_pair(first[std::min(i, first.size() - 1)], second[i], model, types);
+    } else {
+      if (i < first.size()) begin = model.tokenizer().encode(first[i], true);
+      tokens = begin;
+      const std::vector<int32_t> rest = model.tokenizer().encode(second[i], true);
+      tokens.insert(tokens.end(), rest.begin(), rest.end());
+    }
     if (tokens.empty()) p.fail(field, "and its other text are both empty; give some text");
     truncation.cut(tokens);
+    cut_types(types, tokens.size(), truncation);
+    r.types.push_back(std::move(types));
     room_for_text(model, std::ssize(tokens), 0, {}, field);
     r.texts.push_back(std::move(tokens));
   }
@@ -84,9 +114,7 @@ std::vector<std::string> read_documents(const Parameters& p) {
 }  // namespace
 
 void Truncation::cut(std::vector<int32_t>& text) const {
-  if (tokens == 0 || std::ssize(text) <= tokens) return;
-  if (!keeps_start) text.erase(text.begin(), text.end() - tokens);
-  text.resize(static_cast<size_t>(tokens));
+  if (tokens > 0) tokenizers::cut_text(text, tokens, keeps_start, ends);
 }
 
 Truncation read_truncation(const Parameters& p, const TextModel& model) {
@@ -96,7 +124,10 @@ Truncation read_truncation(const Parameters& p, const TextModel& model) {
   const int64_t tokens = p.integer("truncate_prompt_tokens", -1, model.context()).value_or(0);
   if (tokens == 0 && p.find("truncate_prompt_tokens") != nullptr)
     p.fail("truncate_prompt_tokens", "is 0; give the number of tokens to keep, or -1");
-  return {.tokens = tokens < 0 ? model.context() : tokens, .keeps_start = side == "right"};
+  return {.tokens = tokens < 0 ? model.context() : tokens,
+          .keeps_start = side == "right",
+          .ends = model.facts().two_sided ? tokenizers::text_ends(model.tokenizer())
+                                          : tokenizers::TextEnds{}};
 }
 
 ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model) {

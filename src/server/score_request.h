@@ -6,6 +6,7 @@
 
 #include "server/parameters.h"
 #include "server/text_model.h"
+#include "tokenizers/text_ends.h"
 
 namespace megatron::server {
 
@@ -13,6 +14,7 @@ namespace megatron::server {
 struct Truncation {
   int64_t tokens = 0;  // at most this many are kept; 0: all
   bool keeps_start = true;
+  tokenizers::TextEnds ends = {};  // of an encoder's tokenizer; they stay
 
   void cut(std::vector<int32_t>& text) const;
 };
@@ -21,13 +23,17 @@ Truncation read_truncation(const Parameters& p, const TextModel& model);
 
 struct ScoreRequest {
   std::vector<std::vector<int32_t>> texts;  // tokens
-  bool activation = true;                   // probabilities instead of scores
+  // Token types of each text, for an encoder's pairs; or none.
+  std::vector<std::vector<int32_t>> types = {};
+  bool activation = true;  // probabilities instead of scores
   int64_t priority = 0;
 };
 
 // POST /v1/classify and /pooling: `input` or `messages`. Throws ApiError.
 ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model);
-// POST /v1/score: pairs of texts, each of which is read as one text. Throws ApiError.
+// POST /v1/score: pairs of texts, each of which is read as one text. An encoder reads them as its
+// tokenizer's pairs, with token type 1 for the second text and the token behind it. Throws
+// ApiError.
 ScoreRequest read_scored_pairs(const Parameters& p, const TextModel& model);
 
 // POST /v1/rerank: each of `documents` behind the query, scored as a pair. Throws ApiError.

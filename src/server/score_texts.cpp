@@ -1,18 +1,20 @@
 // POST /v1/classify, /v1/score, /v1/rerank and /pooling
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <span>
 
 #include "inference/scores.h"
-#include "server/endpoints.h"
 #include "server/identifier.h"
 #include "server/score_request.h"
+#include "server/text_answers.h"
 
 namespace megatron::server {
 namespace {
 
-// The values of each text: probabilities, or scores if those are requested.
+// The values of each text: probabilities, or scores if those are requested; of a model with labels
+// of tokens, those of all its tokens.
 struct ScoredTexts {
   std::vector<std::vector<double>> values;
   int64_t tokens = 0, cached = 0;
@@ -20,28 +22,34 @@ struct ScoredTexts {
 
 ScoredTexts score(const Api& api, const ScoreRequest& r, const HttpRequest& request) {
   const models::ModelFacts& facts = api.model.facts();
-  const auto activation = r.activation ? facts.score_activation : models::ScoreActivation::none;
-  ScoredTexts scored{.values = std::vector<std::vector<double>>(r.texts.size())};
+  const bool spans = facts.scored == models::ScoredTokens::span;  // their softmax is over tokens
+  const auto activation =
+      r.activation && !spans ? facts.score_activation : models::ScoreActivation::none;
   std::vector<inference::Request> requests;
   for (const auto& text : r.texts) {
-    scored.tokens += std::ssize(text);
     requests.push_back(inference::score_request(facts, text, requests.size()));
-    requests.back().adapter = api.model.adapter();
     requests.back().priority = r.priority;
-  }
-  const auto call = api.engine.submit(std::move(requests), api.deadline());
-  for (size_t finished = 0; finished < r.texts.size();) {
-    for (const EngineEvent& event : call->wait(kTick)) {
-      if (event.failure) fail_with(*event.failure, event.update.error);
-      if (!event.update.finish) continue;
-      scored.values[event.request] = inference::activated(activation, event.update.scores);
-      ++finished;
+    if (!r.types.empty()) {
+      requests.back().token_types = r.types[requests.size() - 1];
+      if (!requests.back().token_types.empty())
+        requests.back().token_types.resize(requests.back().prompt.size());
     }
-    if (request.client_gone()) throw ClientGone();
   }
-  for (size_t i = 0; i < r.texts.size(); ++i) scored.cached += call->cached_tokens(i);
+  const TextAnswers answers = answers_of(api, std::move(requests), request);
+  ScoredTexts scored{.values = {}, .tokens = 0, .cached = answers.cached};
+  for (const auto& text : r.texts) scored.tokens += std::ssize(text);  // with their padding
+  const auto labels = static_cast<size_t>(facts.score_labels);
+  for (const inference::RequestUpdate& update : answers.updates) {
+    std::vector<double>& values = scored.values.emplace_back();
+    for (size_t at = 0; at < update.scores.size(); at += labels)
+      std::ranges::copy(
+          inference::activated(activation, std::span(update.scores).subspan(at, labels)),
+          std::back_inserter(values));
+  }
   return scored;
 }
+
+bool scores_tokens(const models::ModelFacts& facts) { return !inference::scores_texts(facts); }
 
 HttpAnswer list_of(const Api& api, const char* id_prefix, Json::Array data,
                    const ScoredTexts& scored) {
@@ -54,8 +62,18 @@ HttpAnswer list_of(const Api& api, const char* id_prefix, Json::Array data,
   return {.body = answer.dump(), .note = usage_note(scored.tokens, 0)};
 }
 
-Json numbers(const std::vector<double>& values) {
+Json numbers(std::span<const double> values) {
   return Json(Json::Array(values.begin(), values.end()));
+}
+
+// The scores of a text, or of a model with labels of tokens a list of each token's.
+Json pooled(const std::vector<double>& values, const models::ModelFacts& facts) {
+  if (!scores_tokens(facts)) return numbers(values);
+  const auto labels = static_cast<size_t>(facts.score_labels);
+  Json::Array tokens;
+  for (size_t at = 0; at < values.size(); at += labels)
+    tokens.push_back(numbers(std::span(values).subspan(at, labels)));
+  return Json(std::move(tokens));
 }
 
 // Throws ApiError if the request does not name the model, or the model has several scores.
@@ -72,6 +90,11 @@ void require_one_label(const Parameters& p, const TextModel& model) {
 
 HttpAnswer classify(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
+  if (scores_tokens(api.model.facts()))
+    throw invalid_request(fmt::format("the model '{}' has scores of each token, and /v1/classify "
+                                      "gives those of a text; use /pooling",
+                                      api.model.name()),
+                          "model", "wrong_kind_of_model");
   const ScoredTexts scored = score(api, read_scored_texts(Parameters(body), api.model), request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values) {
@@ -123,17 +146,19 @@ HttpAnswer rerank(const Api& api, const HttpRequest& request) {
 HttpAnswer pool(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
-  const std::string task = p.text("task").value_or("classify");
-  if (task != "classify")
-    p.fail("task", "is " + shown(Json(task)) + "; this model has the task \"classify\"");
+  const std::string own = scores_tokens(api.model.facts()) ? "token_classify" : "classify",
+                    task = p.text("task").value_or(own);
+  if (task != own)
+    p.fail("task", "is " + shown(Json(task)) + "; this model has the task \"" + own + "\"");
   const std::string format = p.text("encoding_format").value_or("float");
   if (format != "float")
     p.fail("encoding_format", "is " + shown(Json(format)) + "; it must be \"float\"");
   const ScoredTexts scored = score(api, read_scored_texts(p, api.model), request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values)
-    data.emplace_back(Json::Object{
-        {"index", std::ssize(data)}, {"object", "pooling"}, {"data", numbers(values)}});
+    data.emplace_back(Json::Object{{"index", std::ssize(data)},
+                                   {"object", "pooling"},
+                                   {"data", pooled(values, api.model.facts())}});
   return list_of(api, "pooling-", std::move(data), scored);
 }
 

@@ -45,6 +45,9 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/chat/completions", &Service::of_api<complete_chat>, Route::Who::with_key,
        Route::Of::texts},
       {"POST", "/v1/embeddings", &Service::of_api<embed>},
+      {"POST", "/v1/fill-mask", &Service::of_api<fill_mask>, Route::Who::with_key,
+       Route::Of::masks},
+      {"POST", "/fill-mask", &Service::of_api<fill_mask>, Route::Who::with_key, Route::Of::masks},
       {"POST", "/v1/classify", &Service::of_api<classify>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/classify", &Service::of_api<classify>, Route::Who::with_key, Route::Of::scores},
       {"POST", "/v1/score", &Service::of_api<score_pairs>, Route::Who::with_key, Route::Of::scores},
@@ -128,15 +131,27 @@ HttpAnswer Service::page(const HttpRequest&) const {
 
 void Service::require_kind(const Route& route) const {
   const TextModel& model = api_.model;
-  if (route.of == Route::Of::any || (route.of == Route::Of::scores) == model.scores()) return;
-  const std::string is =
-      model.scores()
-          ? fmt::format(
-                "scores texts ({} labels) and generates none; use /v1/classify, /v1/score, "
-                "/v1/rerank or /pooling",
-                model.facts().score_labels)
-          : "is a language model, which scores no texts; use /v1/chat/completions or "
-            "/v1/completions, or serve a model with a score head (ForSequenceClassification)";
+  const Route::Of own = model.scores()            ? Route::Of::scores
+                        : model.facts().two_sided ? Route::Of::masks
+                                                  : Route::Of::texts;
+  if (route.of == Route::Of::any || route.of == own) return;
+  std::string is;
+  if (own == Route::Of::scores)
+    is = fmt::format(
+        "scores texts ({} labels) and generates none; use /v1/classify, /v1/score, /v1/rerank or "
+        "/pooling",
+        model.facts().score_labels);
+  else if (own == Route::Of::masks)
+    is = fmt::format(
+        "is an encoder ({}) with a head for masked tokens, which generates and scores no texts; "
+        "use /v1/fill-mask or /v1/embeddings",
+        model.facts().family);
+  else if (route.of == Route::Of::masks)
+    is = "is a decoder, which predicts next tokens and no masked ones; use /v1/completions or "
+         "/v1/chat/completions, or serve an encoder (BERT and the like)";
+  else
+    is = "is a language model, which scores no texts; use /v1/chat/completions or "
+         "/v1/completions, or serve a model with a score head (ForSequenceClassification)";
   throw invalid_request(
       fmt::format("{} is not for this model: '{}' {}", route.path, model.name(), is), "model",
       "wrong_kind_of_model");

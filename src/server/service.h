@@ -35,7 +35,7 @@ class Service final : public HttpHandler {
     HttpAnswer (Service::*answer)(const HttpRequest&) const;
     enum class Who { with_key, anyone, admin } who = Who::with_key;
     // The kind of model that it needs.
-    enum class Of { any, texts, scores } of = Of::any;
+    enum class Of { any, texts, scores, masks } of = Of::any;
 
     bool has(std::string_view asked) const;
   };

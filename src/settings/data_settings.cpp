@@ -61,11 +61,21 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
-  f.add("task", &task, {"pretrain", "sft", "dpo", "reward", "classify"},
-        "what is trained: pretrain (the next tokens of --data-path's token files), or, from files "
-        "of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences between "
+  f.add("task", &task, {"pretrain", "mlm", "sft", "dpo", "reward", "classify"},
+        "what is trained: pretrain (the next tokens of --data-path's token files), mlm (the masked "
+        "tokens of an encoder, from token files of sentences, and whether a text follows another); "
+        "or, from files of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences "
+        "between "
         "completions), reward (a score that is higher for the chosen one of two texts) or classify "
         "(a label for each text)");
+  f.add("mask-prob", &mask_prob, "share of the tokens that --task mlm masks");
+  f.add("short-seq-prob", &short_seq_prob,
+        "share of the samples of --task mlm that are shorter than --seq-length");
+  f.add_switch("megatron-data-order", &megatron_data_order, true,
+               "samples of --task mlm exactly as Megatron-LM draws them, slips included "
+               "(docs/data.md)");
+  f.of({"mask-prob", "short-seq-prob", "megatron-data-order"},
+       [this] { return masks() ? "" : "--task is " + task; });
   f.add("labels", &labels,
         "names of the classes of --task classify, in the order of the scores; default: those of "
         "the model's head, or else those in the data, sorted");

@@ -22,7 +22,9 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
-  std::string task = "pretrain";  // or sft, dpo, reward, classify
+  std::string task = "pretrain";                  // or mlm, sft, dpo, reward, classify
+  double mask_prob = 0.15, short_seq_prob = 0.1;  // of --task mlm
+  bool megatron_data_order = false;
   std::vector<std::string> labels;
   double center_rewards_coefficient = 0;
   PreferenceSettings preferences;
@@ -37,6 +39,9 @@ struct DataSettings : TokenizerSettings {
   // Makes --sft a --task sft. Throws Error for flags that contradict it.
   void settle_sft();
   bool pretrains() const { return task == "pretrain"; }
+  bool masks() const { return task == "mlm"; }
+  // True if the data are token files, not files of examples.
+  bool reads_tokens() const { return pretrains() || masks(); }
   // True if attention does not cross documents.
   bool confines_attention() const {
     return reset_attention_mask || inter_document_masking || !pretrains();

@@ -127,7 +127,7 @@ const std::vector<Rule> kRules = {
     {flags, "sample-prompt", "!sample-interval",
      "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
      "prompt; give both or neither"},
-    {flags, "mock-data|data-args-path|per-split-data-args-path", "task",
+    {flags, "mock-data|data-args-path|per-split-data-args-path", "task & !task=mlm",
      "--{flag} names no file that --task {task} reads: give --data-path FILE, or --train-data-path "
      "and the like"},
     {flags,

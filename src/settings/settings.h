@@ -41,6 +41,12 @@ struct TrainSettings {
   ProfileSettings profile;
 
   Fields fields();
+  // Makes --sft a --task sft, and the model of flags one that fits the task. Throws Error for flags
+  // that contradict each other.
+  void settle_task() {
+    data.settle_sft();
+    shape.encoder = data.masks();
+  }
   // If the number of ranks is not given, it is the smallest that the parallel sizes need.
   void settle_ranks() {
     parallel.check_sizes();

@@ -70,6 +70,27 @@ void take_first(const Codec& codec, std::optional<int32_t>& id,
   }
 }
 
+// Tokens of encoders. A name that the vocabulary lacks is no error: decoders' files may have one
+// that nobody uses.
+void find_encoder_tokens(const std::string& directory, const Codec& codec, SpecialTokens& tokens) {
+  const Json others = read_optional(directory, "special_tokens_map.json");
+  const auto find = [&](const char* key, const char* usual) {
+    const std::string name = std::string(key) + "_token";
+    std::optional<int32_t> id = configured(codec, key);
+    for (const Json* file : {&std::as_const(tokens.config), &others}) {
+      const Json* value = file->is_null() || codec.named_tokens() ? nullptr : file->find(name);
+      if (value && value->is_object()) value = value->find("content");
+      if (!id && value && value->is_string()) id = codec.find(value->as_string());
+    }
+    if (!id) id = codec.role(key);
+    take_first(codec, id, {usual});
+    return id;
+  };
+  tokens.cls = find("cls", "[CLS]");
+  tokens.sep = find("sep", "[SEP]");
+  tokens.mask = find("mask", "[MASK]");
+}
+
 }  // namespace
 
 SpecialTokens find_special_tokens(const std::string& directory, const Codec& codec) {
@@ -97,6 +118,7 @@ SpecialTokens find_special_tokens(const std::string& directory, const Codec& cod
   if (!tokens.eod) tokens.eod = tokens.eos;
   if (!tokens.eos) tokens.eos = tokens.eod;
   take_first(codec, tokens.pad, {"<|pad|>", "<pad>", "<|finetune_right_pad_id|>", "[PAD]"});
+  find_encoder_tokens(directory, codec, tokens);
   return tokens;
 }
 

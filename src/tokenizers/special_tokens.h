@@ -1,4 +1,4 @@
-// Special tokens: end of document, beginning and end of sequence, and padding.
+// Special tokens: end of document, beginning and end of sequence, padding, and those of encoders.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace megatron::tokenizers {
 
 struct SpecialTokens {
   std::optional<int32_t> bos, eos, pad, eod;
-  Json config;  // tokenizer_config.json as read; null if there is none
+  std::optional<int32_t> cls, sep, mask;  // of encoders such as BERT
+  Json config;                            // tokenizer_config.json as read; null if there is none
 };
 
 // Finds them in the files of `directory` ("" for none), then by the usual names; see

@@ -52,6 +52,9 @@ std::optional<int32_t> Tokenizer::eod() const { return special_tokens_->eod; }
 std::optional<int32_t> Tokenizer::bos() const { return special_tokens_->bos; }
 std::optional<int32_t> Tokenizer::eos() const { return special_tokens_->eos; }
 std::optional<int32_t> Tokenizer::pad() const { return special_tokens_->pad; }
+std::optional<int32_t> Tokenizer::cls() const { return special_tokens_->cls; }
+std::optional<int32_t> Tokenizer::sep() const { return special_tokens_->sep; }
+std::optional<int32_t> Tokenizer::mask() const { return special_tokens_->mask; }
 
 std::vector<Codec::File> Tokenizer::files() const {
   std::vector<Codec::File> files = codec_->files();

@@ -54,6 +54,10 @@ class Tokenizer {
   std::optional<int32_t> bos() const;
   std::optional<int32_t> eos() const;
   std::optional<int32_t> pad() const;
+  // Tokens of encoders: before a sequence, after each of its parts, in place of a masked token.
+  std::optional<int32_t> cls() const;
+  std::optional<int32_t> sep() const;
+  std::optional<int32_t> mask() const;
 
   // Files that a directory needs so that the tokenizer can be opened again: its own files and
   // tokenizer_config.json. transformers' AutoTokenizer opens them.

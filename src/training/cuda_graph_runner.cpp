@@ -76,14 +76,28 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
                                static_cast<uint64_t>(batch.layout.length),
                                static_cast<uint64_t>(batch.text_length()),
                                static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
-  for (const Tensor* t :
-       {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights, &batch.sample_ids,
-        &batch.segment_starts, &batch.real.rows, &batch.source_weights,
-        &batch.context_tokens.rank_indices, &batch.context_tokens.all_indices,
-        &batch.context_tokens.part_rows, &batch.context_tokens.whole_rows,
-        &batch.context_tokens.all_segment_starts, &batch.context_tokens.inner.part_rows,
-        &batch.context_tokens.inner.whole_rows, &batch.context_tokens.inner.all_segment_starts,
-        &batch.context_tokens.ring.rank_indices})
+  for (const Tensor* t : {&batch.tokens,
+                          &batch.positions,
+                          &batch.token_types,
+                          &batch.embedding_factors,
+                          &batch.labels,
+                          &batch.loss_weights,
+                          &batch.sample_ids,
+                          &batch.segment_starts,
+                          &batch.segment_ends,
+                          &batch.real.rows,
+                          &batch.source_weights,
+                          &batch.context_tokens.rank_indices,
+                          &batch.context_tokens.all_indices,
+                          &batch.context_tokens.part_rows,
+                          &batch.context_tokens.whole_rows,
+                          &batch.context_tokens.all_segment_starts,
+                          &batch.context_tokens.all_segment_ends,
+                          &batch.context_tokens.inner.part_rows,
+                          &batch.context_tokens.inner.whole_rows,
+                          &batch.context_tokens.inner.all_segment_starts,
+                          &batch.context_tokens.inner.all_segment_ends,
+                          &batch.context_tokens.ring.rank_indices})
     key.push_back(place(*t));
   for (const Tensor& t : others) key.push_back(place(t));
   for (const Parameter* p : parameters_) {

@@ -53,7 +53,8 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   const comm::Group& samples = pass.ranks().samples();
   const auto together = static_cast<size_t>(micro_batch);
   const size_t stride = together * static_cast<size_t>(samples.size());
-  corpus::BatchReader reader(set, pass.ranks().tokens(micro_batch, seq_length));
+  corpus::BatchReader reader(set, pass.ranks().tokens(micro_batch, seq_length),
+                             pass.model()->facts().two_sided);
   std::vector<corpus::HostBatch> batches(pass.together());
   std::vector<size_t> begins(
       batches.size());  // index in `indices` of the first sample of each batch

@@ -8,8 +8,11 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "comm/gpu/staged.h"
+#include "corpus/masked_corpus.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
+#include "inference/fill_mask.h"
+#include "training/pseudo_losses.h"
 
 namespace megatron::training {
 namespace {
@@ -96,12 +99,13 @@ std::optional<double> EvaluationResult::bits_per_byte() const {
 }
 
 Json EvaluationResult::json() const {
-  Json out(Json::Object{{"evaluated", what},
-                        {"loss", loss.mean()},
-                        {"perplexity", finite_or_null(perplexity())},
-                        {"tokens", static_cast<int64_t>(loss.tokens)},
-                        {"sequences", sequences},
-                        {"unigram_entropy", unigram_entropy}});
+  Json out(Json::Object{
+      {"evaluated", what},
+      {"loss", loss.mean()},
+      {kind == Kind::pseudo ? "pseudo_perplexity" : "perplexity", finite_or_null(perplexity())},
+      {"tokens", static_cast<int64_t>(loss.tokens)},
+      {"sequences", sequences},
+      {"unigram_entropy", unigram_entropy}});
   if (!documents.empty()) out.set("documents", static_cast<int64_t>(documents.size()));
   if (bytes >= 0) out.set("bytes", bytes);
   if (const auto bits = bits_per_byte()) out.set("bits_per_byte", *bits);
@@ -113,7 +117,8 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
       show_(show),
       directory_(s_.model.open("to evaluate")),
       model_(models::with_context_length(models::model_of(directory_), s_.max_length)) {
-  models::require_language_model(model_, "megatron eval");
+  if (model_->facts().two_sided) inference::require_masked_model(model_, "megatron eval");
+  else models::require_language_model(model_, "megatron eval");
   length_ = s_.seq_length.value_or(model_->context_length());
   stride_ = s_.stride.value_or(length_);
   check();
@@ -129,8 +134,13 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
            "--append-eod and --prepend-eod: the tokenizer {} has no end-of-document token",
            vocabulary.directory);
+  tokenizer_ = vocabulary.tokenizer;
   if (!s_.text.paths.empty()) {
     documents_ = corpus::read_documents(s_.text, vocabulary, model_->vocab_size(), show);
+    return;
+  }
+  if (model_->facts().two_sided) {
+    open_masked(vocabulary, pool);
     return;
   }
   const data::Split split = split_named(s_.set);
@@ -152,7 +162,42 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
       s_.set, length_);
 }
 
+// The samples of --task mlm.
+void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool) {
+  const auto split = static_cast<size_t>(split_named(s_.set));
+  std::array<bool, 3> wanted{};
+  std::array<std::optional<int64_t>, 3> samples = {0, 0, 0};
+  wanted[split] = true;
+  samples[split] = s_.samples;
+  const corpus::Corpus corpus = corpus::open_masked({.settings = s_.data,
+                                                     .vocabulary = vocabulary,
+                                                     .seq_length = length_,
+                                                     .seed = s_.runtime.seed,
+                                                     .wanted = wanted,
+                                                     .samples = [&](int64_t) { return samples; },
+                                                     .pool = pool},
+                                                    model_->facts());
+  corpus.set(split_named(s_.set));
+  set_ = corpus.sets[split];
+  count_ = std::min(*s_.samples, set_->size());
+}
+
+void Evaluation::check_of_encoder() const {
+  const bool text = !s_.text.paths.empty();
+  MG_CHECK(!s_.stride && !s_.text.append_eod && !s_.text.prepend_eod,
+           "--stride, --append-eod and --prepend-eod are for decoders, and the model is an encoder "
+           "({}); leave them out",
+           model_->family());
+  MG_CHECK(text || !s_.per_document,
+           "--per-document needs --input: a data set of an encoder has samples of masked tokens, "
+           "which are not scored by document");
+  MG_CHECK(text || s_.samples,
+           "--eval-samples N is needed: how many samples of the {} set to mask and to evaluate",
+           s_.set);
+}
+
 void Evaluation::check() const {
+  if (model_->facts().two_sided) check_of_encoder();
   constexpr int64_t kMaxSequences = int64_t{1} << 20;
   MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMaxSequences,
            "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMaxSequences);
@@ -208,10 +253,12 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   const DType type = s_.bf16 ? DType::bf16 : DType::f32;
   const auto stage = load_model(directory_, model_, runtime, type, 0);
   models::Stage* const whole = stage.get();
+  if (model_->facts().two_sided && documents_ != nullptr) return run_pseudo(*stage, runtime, world);
   const parallel::Ranks ranks({}, world);
   LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, {});
   EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
+  if (model_->facts().two_sided) result.kind = EvaluationResult::Kind::masked;
   MG_CHECK(result.loss.tokens > 0,
            "the {} has no token to predict: every document has fewer than two, or the loss mask "
            "excludes them",
@@ -261,15 +308,39 @@ EvaluationResult Evaluation::run_documents(LossPass& pass) const {
   const auto losses = document_losses(pass, documents, shape, [&](int64_t done) {
     if (progress) progress->update(done);
   });
-  for (int64_t d = 0; d < documents.size(); ++d) {
-    const LossSum& loss = losses[static_cast<size_t>(d)];
-    require_finite(loss, documents.place(d));
-    add(result.loss, loss);
-    const int64_t bytes = documents.bytes(d);
-    if (bytes >= 0) result.bytes = std::max<int64_t>(0, result.bytes) + bytes;
-    if (world.rank() == 0) result.documents.push_back({documents.place(d), loss, bytes});
-  }
+  add_documents(losses, world.rank() == 0, result);
   return result;
+}
+
+EvaluationResult Evaluation::run_pseudo(const models::Stage& stage, Runtime& runtime,
+                                        const comm::Group& world) const {
+  MG_CHECK(world.size() == 1,
+           "the pseudo-perplexity of texts is computed by one rank, but there are {}; start one",
+           world.size());
+  EvaluationResult result{.what = what(), .loss = {}, .kind = EvaluationResult::Kind::pseudo};
+  std::optional<Progress> progress;
+  const PseudoTexts texts(*documents_, *tokenizer_, length_);
+  if (show_) progress.emplace("evaluating", texts.tokens(), "tokens");
+  result.sequences = texts.windows();
+  add_documents(texts.losses(stage, runtime,
+                             [&](int64_t done) {
+                               if (progress) progress->update(done);
+                             }),
+                true, result);
+  MG_CHECK(result.loss.tokens > 0, "the text has no token to mask");
+  return result;
+}
+
+void Evaluation::add_documents(std::span<const LossSum> losses, bool lists,
+                               EvaluationResult& result) const {
+  for (int64_t d = 0; d < documents_->size(); ++d) {
+    const LossSum& loss = losses[static_cast<size_t>(d)];
+    require_finite(loss, documents_->place(d));
+    add(result.loss, loss);
+    const int64_t bytes = documents_->bytes(d);
+    if (bytes >= 0) result.bytes = std::max<int64_t>(0, result.bytes) + bytes;
+    if (lists) result.documents.push_back({documents_->place(d), loss, bytes});
+  }
 }
 
 std::string document_lines(const std::vector<DocumentLoss>& documents) {

@@ -40,7 +40,10 @@ struct EvaluationResult {
   std::string what;  // "valid set", "text"
   LossSum loss;
   int64_t sequences = 0;
-  double unigram_entropy = 0;           // nats per counted token
+  double unigram_entropy = 0;  // nats per counted token
+  // What the loss is of: next tokens; masked tokens of samples; or each token of a text, masked by
+  // itself (training/pseudo_losses.h).
+  enum class Kind { next, masked, pseudo } kind = Kind::next;
   int64_t bytes = -1;                   // bytes of the text; -1: not known
   std::vector<DocumentLoss> documents;  // all documents if by_document(), else empty
 
@@ -63,9 +66,14 @@ class Evaluation {
 
  private:
   void check() const;
+  void check_of_encoder() const;
   void check_outputs() const;
+  void open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
   EvaluationResult run_samples(LossPass& pass) const;
   EvaluationResult run_documents(LossPass& pass) const;
+  EvaluationResult run_pseudo(const models::Stage& stage, Runtime& runtime,
+                              const comm::Group& world) const;
+  void add_documents(std::span<const LossSum> losses, bool lists, EvaluationResult& result) const;
   std::string what() const { return s_.text.paths.empty() ? s_.set + " set" : "text"; }
 
   EvaluationSettings s_;
@@ -73,8 +81,9 @@ class Evaluation {
   checkpoint::ModelDirectory directory_;
   models::Model model_;
   int64_t length_ = 0, stride_ = 0;
-  std::shared_ptr<const data::Dataset> set_;  // null if `documents_` is set
-  int64_t count_ = 0;                         // number of samples to evaluate
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer_;  // null: the data has none
+  std::shared_ptr<const data::Dataset> set_;                // null if `documents_` is set
+  int64_t count_ = 0;                                       // number of samples to evaluate
   std::unique_ptr<corpus::Documents> documents_;
 };
 

@@ -53,6 +53,7 @@ class LossPass final : private parallel::StageWork {
   // What evaluations complete their micro-batches with, for the objective; null: nothing. Borrowed.
   void take_reference(ReferenceSource* reference) { reference_ = reference; }
   ReferenceSource* reference() const { return reference_; }
+  const models::Model& model() const { return model_.chunks.front()->model(); }
   const parallel::Ranks& ranks() const { return *model_.ranks; }
   Runtime& runtime() const { return runtime_; }
 

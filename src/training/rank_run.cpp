@@ -1,5 +1,7 @@
 #include "training/rank_run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -135,14 +137,13 @@ void RankRun::load_weights(const resume::StartingPoint& start) {
     return load_upcycled(*start.weights, *plan_.upcycled, model_.step,
                          static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
   if (plan_.stored_tokens > 0) draw_new_tokens(*start.weights);
-  if (plan_.new_head) draw_new_head(*start.weights);
   std::vector<std::string> absent;
   if (start.checkpoint == nullptr) absent = absent_states(plan_.whole, *start.weights);
   if (!absent.empty()) {
     nn::initialize(model_.step.states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
     if (lead()) log::warning("{}", absent_states_text(start.weights->path(), absent));
   }
-  if (plan_.new_head) absent.push_back(plan_.whole.head);
+  if (plan_.new_head) draw_new_head(*start.weights, absent);
   if (plan_.new_adapter()) draw_new_adapter(absent);
   training::load_weights(*start.weights, model_.held(), plan_.whole,
                          {.absent = absent, .tells = lead(), .stored_tokens = plan_.stored_tokens});
@@ -157,15 +158,21 @@ void RankRun::draw_new_adapter(std::vector<std::string>& absent) {
   absent.insert(absent.end(), names.begin(), names.end());
 }
 
-void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory) {
+void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory,
+                            std::vector<std::string>& absent) {
+  const std::vector<std::string> names = new_head_tensors(plan_.whole, directory);
   for (const parallel::Shard& shard : model_.step.shards())
-    if (shard.placed->placement.tensors.at(0).name == plan_.whole.head)
+    if (std::ranges::find(names, shard.placed->placement.tensors.at(0).name) != names.end())
       parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  absent.insert(absent.end(), names.begin(), names.end());
   if (!lead()) return;
   log::info(
       "'{}' is a language model: {} takes the place of its output layer, initialized as in a "
-      "new model with --seed {}",
-      directory.path(), plan_.whole.head, s_.runtime.seed);
+      "new model with --seed {}{}",
+      directory.path(), plan_.whole.head, s_.runtime.seed,
+      names.size() == 1 ? ""
+                        : fmt::format(", and so {} {}", names.size() == 2 ? "does" : "do",
+                                      fmt::join(names.begin() + 1, names.end(), ", ")));
 }
 
 // All rows of the embedding and the output layer; those of the directory are read over them.

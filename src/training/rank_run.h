@@ -33,7 +33,7 @@ class RankRun {
   void fill_model(const resume::StartingPoint& start);
   void load_weights(const resume::StartingPoint& start);
   void draw_new_tokens(const checkpoint::ModelDirectory& directory);
-  void draw_new_head(const checkpoint::ModelDirectory& directory);
+  void draw_new_head(const checkpoint::ModelDirectory& directory, std::vector<std::string>& absent);
   void draw_new_adapter(std::vector<std::string>& absent);
   void tune_gemms(StepFeed& feed);
   void train_on(StepFeed& feed);

@@ -43,10 +43,11 @@ bool has_prediction(const std::string& directory) {
 }
 
 // Why the run does not train multi-token prediction; "": it may.
-std::string prediction_obstacle(const settings::TrainSettings& s, const Task* task) {
+std::string prediction_obstacle(const settings::TrainSettings& s, const models::Model& model,
+                                const Task* task) {
   if (s.adapters.any()) return "adapters are trained on the next token alone";
   if (s.checkpoint.upcycle) return "--moe-use-upcycling makes a model without it";
-  if (task != nullptr && task->objective() != nullptr)
+  if (task != nullptr && task->objective(model) != nullptr)
     return fmt::format("--task {} has an objective of its own", s.data.task);
   return {};
 }
@@ -56,7 +57,7 @@ models::Model with_prediction(const models::Model& model, const settings::TrainS
                               const ShapeSource& source, const Task* task) {
   const models::PredictionFacts& facts = model->facts().prediction;
   const std::optional<int64_t>& asked = s.shape.mtp_num_layers;
-  const std::string obstacle = prediction_obstacle(s, task);
+  const std::string obstacle = prediction_obstacle(s, model, task);
   MG_CHECK(obstacle.empty() || asked.value_or(0) == 0,
            "--mtp-num-layers is {}, but {}; leave it out", asked.value_or(0), obstacle);
   models::PredictionChange change{.loss_scale = s.shape.mtp_loss_scaling_factor,

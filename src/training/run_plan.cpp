@@ -510,7 +510,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   check_prompts(s.run, plan.vocabulary, plan.model);
   if (s.run.sample_interval || plan.task != nullptr)
     plan.end_tokens = find_end_tokens(plan, source);
-  if (plan.task != nullptr) find_examples(plan);
+  if (!plan.settings.data.reads_tokens()) find_examples(plan);
   if (s.batch.epochs) {
     open_examples(plan);
     plan.corpus.set(data::Split::train);  // throws if there is none

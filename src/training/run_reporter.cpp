@@ -176,8 +176,9 @@ void RunReporter::evaluated(int64_t iteration, const std::string& set, const Los
   if (!tells()) return;
   report::ValidationRecord record{
       .iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens};
-  if (plan_.task != nullptr && plan_.task->objective() != nullptr) {
-    const std::vector<MetricDefinition> metrics = plan_.task->objective()->metrics();
+  const auto objective = plan_.task == nullptr ? nullptr : plan_.task->objective(plan_.model);
+  if (objective != nullptr) {
+    const std::vector<MetricDefinition> metrics = objective->metrics();
     for (size_t i = 0; i < std::min(metrics.size(), sum.metrics.size()); ++i)
       record.metrics.push_back(
           {metrics[i].name, sum.metrics[i].sum / std::max(sum.metrics[i].weight, 1.0)});

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/columns.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "corpus/chat/scored_dataset.h"
 #include "inference/generate.h"
@@ -26,24 +27,34 @@ Json or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
 std::string shown(double value) { return std::isnan(value) ? "-" : fmt::format("{:.4f}", value); }
 
 // Texts are cut later, to the context length.
-corpus::ScoredReading whole_texts(const models::ModelFacts& facts) {
-  return {.capacity = int64_t{1} << 40, .padding = static_cast<int32_t>(facts.score_padding)};
+corpus::ScoredReading whole_texts(const models::ModelFacts& facts,
+                                  const corpus::ChatTokenizer& tokenizer) {
+  corpus::ScoredReading reading = corpus::scored_reading(facts, tokenizer.tokenizer());
+  reading.capacity = int64_t{1} << 40;
+  return reading;
 }
 
 std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& runtime,
                                           const corpus::ScoredStore& store,
+                                          const tokenizers::TextEnds& ends,
                                           const inference::EngineOptions& options) {
   const models::Model& model = stage.model();
-  const auto longest = static_cast<size_t>(options.longest_text(model));
+  MG_CHECK(inference::scores_texts(model->facts()),
+           "the model ({}) has scores of each token (ForTokenClassification or "
+           "ForQuestionAnswering), and megatron eval compares scores of texts with labels; "
+           "megatron serve gives those of tokens (POST /pooling)",
+           model->family());
+  const int64_t longest = options.longest_text(model);
   std::vector<inference::Request> requests;
   int64_t cut = 0;
   for (int64_t t = 0; t < std::ssize(store.ends); ++t) {
     const auto begin = static_cast<size_t>(store.begin(t));
-    const std::span<const int32_t> text =
+    const auto all =
         std::span(store.ids).subspan(begin, static_cast<size_t>(store.begin(t + 1)) - begin);
-    cut += text.size() > longest ? 1 : 0;
-    requests.push_back(inference::score_request(
-        model->facts(), text.first(std::min(longest, text.size())), requests.size()));
+    std::vector<int32_t> text(all.begin(), all.end());
+    cut += std::ssize(text) > longest ? 1 : 0;
+    tokenizers::cut_text(text, longest, true, ends);
+    requests.push_back(inference::score_request(model->facts(), text, requests.size()));
   }
   if (cut > 0)
     log::warning("{} of {} texts have more than {} tokens and are cut to their beginning", cut,
@@ -135,12 +146,12 @@ std::string PairScores::text() const {
 Confusion evaluate_classifier(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,
                               const inference::EngineOptions& options) {
   const models::ModelFacts& facts = stage.model()->facts();
-  const corpus::ScoredStore store =
-      corpus::read_labelled(files.paths, files.tokenizer, whole_texts(facts), facts.label_names,
-                            runtime.pool(), "reading texts");
+  const corpus::ScoredReading reading = whole_texts(facts, files.tokenizer);
+  const corpus::ScoredStore store = corpus::read_labelled(
+      files.paths, files.tokenizer, reading, facts.label_names, runtime.pool(), "reading texts");
   const auto labels = static_cast<size_t>(facts.score_labels);
   std::vector<std::vector<int64_t>> counts(labels, std::vector<int64_t>(labels));
-  const auto scores = scores_of(stage, runtime, store, options);
+  const auto scores = scores_of(stage, runtime, store, reading.ends, options);
   for (size_t i = 0; i < scores.size(); ++i) {
     const auto best = std::ranges::max_element(scores[i]) - scores[i].begin();
     ++counts[static_cast<size_t>(store.labels[i])][static_cast<size_t>(best)];
@@ -150,10 +161,10 @@ Confusion evaluate_classifier(const models::Stage& stage, Runtime& runtime, cons
 
 PairScores evaluate_reward(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,
                            const inference::EngineOptions& options) {
+  const corpus::ScoredReading reading = whole_texts(stage.model()->facts(), files.tokenizer);
   const corpus::ScoredStore store =
-      corpus::read_pairs(files.paths, files.tokenizer, whole_texts(stage.model()->facts()),
-                         runtime.pool(), "reading pairs");
-  const auto scores = scores_of(stage, runtime, store, options);
+      corpus::read_pairs(files.paths, files.tokenizer, reading, runtime.pool(), "reading pairs");
+  const auto scores = scores_of(stage, runtime, store, reading.ends, options);
   PairScores result{.pairs = store.size()};
   double sum = 0;
   for (size_t i = 0; 2 * i < scores.size(); ++i) {

@@ -23,9 +23,10 @@ corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const parallel::R
     sampler = std::make_unique<data::SequentialSampler>(shape);
   }
   const int64_t together = shape.micro_batch_size * shape.size;
-  return corpus::Prefetcher(
-      set, std::move(sampler), ranks.tokens(shape.micro_batch_size, *s.batch.seq_length),
-      (plan.last_sample() - consumed) / together, s.batch.schedule.last() / together);
+  return corpus::Prefetcher(set, std::move(sampler),
+                            ranks.tokens(shape.micro_batch_size, *s.batch.seq_length),
+                            (plan.last_sample() - consumed) / together,
+                            s.batch.schedule.last() / together, plan.model->facts().two_sided);
 }
 
 }  // namespace

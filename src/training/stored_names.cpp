@@ -16,7 +16,8 @@ using checkpoint::ModelDirectory;
 using TiedOutput = models::ModelDefinition::TiedOutput;
 
 // Returns a tensor's name without the components that wrappers of modules add to it: data-parallel
-// and sharded modules, compiled ones, those that recompute.
+// and sharded modules, compiled ones, those that recompute. Norms of BERT's first files have gamma
+// and beta.
 std::string without_wrappers(std::string_view name) {
   constexpr std::string_view kWrappers[] = {"module.", "_orig_mod.", "_fsdp_wrapped_module.",
                                             "_checkpoint_wrapped_module."};
@@ -27,6 +28,11 @@ std::string without_wrappers(std::string_view name) {
     if (std::ranges::find(kWrappers, component) == std::end(kWrappers)) plain += component;
     name.remove_prefix(end);
   }
+  for (const auto& [old, now] : {std::pair{"LayerNorm.gamma", ".weight"},
+                                 {"LayerNorm.beta", ".bias"},
+                                 {"layer_norm.gamma", ".weight"},
+                                 {"layer_norm.beta", ".bias"}})
+    if (plain.ends_with(old)) plain.replace(plain.rfind('.'), plain.npos, now);
   return plain;
 }
 

@@ -204,7 +204,8 @@ std::vector<double> values_of_rows(LossPass& pass, const data::Dataset& rows,
   const comm::Group& samples = pass.ranks().samples();
   const int64_t stride = micro_batch * samples.size();
   std::vector<corpus::HostBatch> batches(pass.together());
-  corpus::BatchReader reader(rows, pass.ranks().tokens(micro_batch, seq_length));
+  corpus::BatchReader reader(rows, pass.ranks().tokens(micro_batch, seq_length),
+                             pass.model()->facts().two_sided);
   std::vector<double> all;
   const auto begin_of = [&](int64_t row) { return begins[static_cast<size_t>(row)]; };
   for (int64_t first = 0, end; first < count; first = end) {

@@ -20,8 +20,8 @@ class Task {
   // The run's data sets. stops: tokens at which the model's generation ends.
   virtual corpus::Corpus open(const corpus::ExampleFiles& files, const models::Model& model,
                               const std::vector<int32_t>& stops) const = 0;
-  // Null: the mean loss of the labels.
-  virtual std::shared_ptr<const Objective> objective() const { return nullptr; }
+  // Null: the mean loss of the labels. model: the result of model().
+  virtual std::shared_ptr<const Objective> objective(const models::Model&) const { return nullptr; }
   // True if the objective reads a reference model's log-probabilities of the labels.
   virtual bool needs_reference() const { return false; }
 };

@@ -49,6 +49,8 @@ WholeModel whole_model(const models::Stage& undivided) {
                       &stored = tensor->placement.tensors.at(0).name;
     if (name == "embedding.weight") whole.table = stored;
     if (name == "output.weight" || name == "score.weight") whole.head = stored;
+    if (name.starts_with("score_transform.") || name.starts_with("score_bias"))
+      whole.head_parts.push_back(stored);
   }
   for (const nn::ModuleState* state : undivided.states())
     for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
@@ -112,6 +114,16 @@ std::vector<std::string> absent_states(const WholeModel& whole,
     return directory.find(names.of(name)) == nullptr;
   });
   return absent;
+}
+
+std::vector<std::string> new_head_tensors(const WholeModel& whole,
+                                          const checkpoint::ModelDirectory& directory) {
+  const StoredNames names(whole, directory);
+  std::vector<std::string> tensors = {whole.head};
+  std::ranges::copy_if(whole.head_parts, std::back_inserter(tensors), [&](const std::string& name) {
+    return directory.find(names.of(name)) == nullptr;
+  });
+  return tensors;
 }
 
 namespace {

@@ -19,7 +19,8 @@ struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of the weights that are module states
   std::string table, head;          // names of the embedding and of the output layer; head "": tied
-  bool new_head = false;            // the directory that is read need not have the head
+  std::vector<std::string> head_parts;  // names of the other tensors of a head of scores
+  bool new_head = false;                // the directory that is read need not have the head
   // What checkpoints have of the weights: all of them, or the adapter's and those that it trains.
   std::vector<checkpoint::WholeTensor> saved;
   models::Model model;
@@ -50,6 +51,10 @@ std::vector<std::string> adapter_tensors(const WholeModel& whole);
 // code without such states.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
+// Names of the tensors that begin anew with a head of scores: its output layer, and its other parts
+// that a directory lacks; an encoder's may have the part below the output layer.
+std::vector<std::string> new_head_tensors(const WholeModel& whole,
+                                          const checkpoint::ModelDirectory& directory);
 // Initializes the embedding and the output layer as in a new model.
 void initialize_token_rows(std::span<const parallel::Shard> shards, const WholeModel& whole,
                            uint64_t seed, Stream& stream);

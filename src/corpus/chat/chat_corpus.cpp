@@ -273,11 +273,11 @@ Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops) 
 namespace {
 
 template <class Read>
-Corpus open_scored(const ExampleFiles& files, int32_t score_padding, const Read& read) {
+Corpus open_scored(const ExampleFiles& files, const models::ModelFacts& model, const Read& read) {
   const ChatSource source(files.settings, files.vocabulary);
-  const ScoredReading reading{.capacity = files.seq_length,
-                              .keep_start = files.settings.chat_truncation == "keep_start",
-                              .padding = score_padding};
+  ScoredReading reading = scored_reading(model, *files.vocabulary.tokenizer);
+  reading.capacity = files.seq_length;
+  reading.keep_start = files.settings.chat_truncation == "keep_start";
   return open_sets<ScoredDataset>(
       files, padding_of(files.vocabulary),
       [&](const std::vector<std::string>& paths, const std::string& label) {
@@ -290,20 +290,20 @@ Corpus open_scored(const ExampleFiles& files, int32_t score_padding, const Read&
 
 }  // namespace
 
-Corpus open_pairs(const ExampleFiles& files, int32_t score_padding) {
-  return open_scored(files, score_padding,
+Corpus open_pairs(const ExampleFiles& files, const models::ModelFacts& model) {
+  return open_scored(files, model,
                      [&](const auto& paths, const ChatTokenizer& tokenizer,
                          const ScoredReading& reading, const std::string& label) {
                        return read_pairs(paths, tokenizer, reading, files.pool, label);
                      });
 }
 
-Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
-                     const std::vector<std::string>& names) {
-  return open_scored(files, score_padding,
+Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model) {
+  return open_scored(files, model,
                      [&](const auto& paths, const ChatTokenizer& tokenizer,
                          const ScoredReading& reading, const std::string& label) {
-                       return read_labelled(paths, tokenizer, reading, names, files.pool, label);
+                       return read_labelled(paths, tokenizer, reading, model.label_names,
+                                            files.pool, label);
                      });
 }
 
@@ -351,15 +351,13 @@ std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& 
 }
 
 // The texts of a record, each with its heading.
-std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task,
-                                                         const Json& record,
-                                                         const std::string& place,
-                                                         const ChatTokenizer& tokenizer,
-                                                         int64_t padding) {
+std::vector<std::pair<std::string, ChatTokens>> texts_of(
+    const std::string& task, const Json& record, const std::string& place,
+    const ChatTokenizer& tokenizer, int64_t padding, models::ScoredTokens scored_tokens) {
   const auto scored = [&](const ChatExample& example, bool ends) {
     ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
     tokens.weights.resize(tokens.ids.size());
-    if (const int64_t at = scored_token(tokens.ids, padding); at >= 0)
+    if (const int64_t at = scored_token(tokens.ids, padding, scored_tokens); at >= 0)
       tokens.weights[static_cast<size_t>(at)] = 1;
     return tokens;
   };
@@ -389,12 +387,13 @@ std::vector<std::pair<std::string, ChatTokens>> texts_of(const std::string& task
 }  // namespace
 
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                           int64_t count, int64_t seq_length, bool colour) {
+                           int64_t count, int64_t seq_length, bool colour,
+                           models::ScoredTokens scored) {
   const ChatSource source(settings, vocabulary);
   std::string text;
   read_records(example_paths(settings), [&](const Json& record, const std::string& place) {
     for (auto& [heading, tokens] : texts_of(settings.task, record, place, source.tokenizer(),
-                                            vocabulary.pad.value_or(vocabulary.eod))) {
+                                            vocabulary.pad.value_or(vocabulary.eod), scored)) {
       const auto whole = std::ssize(tokens.ids);
       if (settings.task == "sft") {
         truncate(tokens, seq_length, settings.chat_truncation == "keep_start");

@@ -42,19 +42,19 @@ struct ExampleFiles {
 // The data sets of --data-path (--train-data-path, ...), files of examples (chat_reader.h), as
 // open_corpus opens those of token files. Without --split, --data-path is for training, but for 2%
 // of the examples if samples of the validation set are asked for; its examples are drawn by the
-// seed. Log what was read. stops: tokens at which generation ends. score_padding: as in
-// ScoredReading.
+// seed. Log what was read. stops: tokens at which generation ends. model: which tokens of a text
+// are scored, and its labels.
 Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops);
-Corpus open_pairs(const ExampleFiles& files, int32_t score_padding);
-Corpus open_labelled(const ExampleFiles& files, int32_t score_padding,
-                     const std::vector<std::string>& names);
+Corpus open_pairs(const ExampleFiles& files, const models::ModelFacts& model);
+Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use);
 // All files of examples that the settings name.
 std::vector<std::string> example_paths(const settings::DataSettings& settings);
 
 // Text of the first `count` examples for a terminal: tokens with loss in green (those of a text
-// that is scored: the one that has the score), others grey.
+// that is scored: the one that has the score, as `scored` says), others grey.
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
-                           int64_t count, int64_t seq_length, bool colour);
+                           int64_t count, int64_t seq_length, bool colour,
+                           models::ScoredTokens scored = models::ScoredTokens::last_token);
 
 }  // namespace megatron::corpus

@@ -52,6 +52,7 @@ PromptFormat prompt_format(std::string_view name);
 class ChatTokenizer {
  public:
   ChatTokenizer(const tokenizers::Tokenizer& tokenizer, const tokenizers::ChatTemplate& chat);
+  const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
 
   // With marks in the template: those of the tokens from the first one with the first letter of an
   // answer to the first one with its last letter, as in transformers. Without: the text that a

@@ -37,7 +37,7 @@ class Storing {
       return;
     }
     for (const Ids& text : example.texts) {
-      const int64_t scored = scored_token(text, reading_.padding);
+      const int64_t scored = scored_token(text, reading_.padding, reading_.scored);
       MG_CHECK(scored >= 0, "{}: a text has no tokens{}", example.place,
                text.empty() ? "" : " but the padding token, which is not scored");
       store_.scored.push_back(std::ssize(store_.ids) + scored);
@@ -58,10 +58,8 @@ class Storing {
       Ids& text = texts[i];
       if (text.size() <= longest[i]) continue;
       ++store_.cut;
-      ChatTokens tokens{.ids = std::move(text), .weights = {}};
-      tokens.weights.resize(tokens.ids.size());
-      truncate(tokens, static_cast<int64_t>(longest[i]), reading_.keep_start);
-      text = std::move(tokens.ids);
+      tokenizers::cut_text(text, static_cast<int64_t>(longest[i]), reading_.keep_start,
+                           reading_.ends);
     }
   }
 
@@ -105,7 +103,15 @@ int32_t class_of(const Json& label, const std::vector<std::string>& names,
 
 }  // namespace
 
-int64_t scored_token(std::span<const int32_t> ids, int64_t padding) {
+ScoredReading scored_reading(const models::ModelFacts& model,
+                             const tokenizers::Tokenizer& tokenizer) {
+  return {.padding = static_cast<int32_t>(model.score_padding),
+          .scored = model.scored,
+          .ends = model.two_sided ? tokenizers::text_ends(tokenizer) : tokenizers::TextEnds{}};
+}
+
+int64_t scored_token(std::span<const int32_t> ids, int64_t padding, models::ScoredTokens scored) {
+  if (scored != models::ScoredTokens::last_token) return ids.empty() ? -1 : 0;
   int64_t last = std::ssize(ids) - 1;
   while (last >= 0 && ids[static_cast<size_t>(last)] == padding) --last;
   return last;

@@ -1,4 +1,4 @@
-// Data sets of texts that are scored at their end: pairs of which one is preferred, and texts with
+// Data sets of texts that are scored at one token: pairs of which one is preferred, and texts with
 // labels.
 #pragma once
 
@@ -14,6 +14,8 @@
 #include "corpus/chat/chat_tokens.h"
 #include "corpus/chat/example_dataset.h"
 #include "corpus/chat/sources.h"
+#include "models/facts.h"
+#include "tokenizers/text_ends.h"
 
 namespace megatron::corpus {
 
@@ -42,10 +44,19 @@ struct ScoredReading {
   // As in transformers' classes for sequence classification, the score is that of the last token
   // with another id; -1: of the last token.
   int32_t padding = -1;
+  models::ScoredTokens scored = models::ScoredTokens::last_token;
+  // The tokens of an encoder's tokenizer around a text, which a text that is cut keeps.
+  tokenizers::TextEnds ends = {};
 };
 
-// Index of the token of a text that is scored; -1: none is.
-int64_t scored_token(std::span<const int32_t> ids, int64_t padding);
+// How texts are read for a model with scores: their padding, scored tokens and ends.
+ScoredReading scored_reading(const models::ModelFacts& model,
+                             const tokenizers::Tokenizer& tokenizer);
+
+// Index of the token of a text that is scored; -1: none is. Of scores of the first token, and of
+// the mean of all tokens, which each token has: 0.
+int64_t scored_token(std::span<const int32_t> ids, int64_t padding,
+                     models::ScoredTokens scored = models::ScoredTokens::last_token);
 
 // Read the files (chat_reader.h), in their order, on the pool's threads. Show their progress under
 // `label`. Throw Error naming file and line of a bad record: no tokens to score, two equal texts, a

@@ -24,8 +24,9 @@ struct Heads {
   bool packed = false;  // q, k, v are part of one tensor, the output of a qkv product
   bool real = false, large = false;
   // Lengths of the documents that confine attention, repeated cyclically; each sample starts one
-  // token later. With `positions`, window_start is shuffled too.
+  // token later. With `positions`, window_start and window_end are shuffled too.
   std::vector<int64_t> documents = {};
+  bool ends = false;  // without a causal mask, documents have a window_end, too
   int64_t first_head = 0, window = 0, chunk = 0;  // first_head: for dropout
   double soft_cap = 0;
   bool sinks = false;
@@ -39,12 +40,14 @@ struct Heads {
   bool scored() const { return soft_cap > 0 || sinks; }
   std::string str() const {
     const auto& [batch, queries, keys, heads, kv_heads, width, other] = sizes;
-    std::string text =
-        fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
-                    kv_heads, width, describe(type, {}), causal ? " causal" : " full",
-                    positions ? " positions" : "", dropout > 0 ? " dropout" : "",
-                    packed ? " packed" : "", documents.empty() ? "" : " documents",
-                    first_head > 0 ? fmt::format(" from head {}", first_head) : "");
+    std::string text = fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries,
+                                   keys, heads, kv_heads, width, describe(type, {}),
+                                   causal               ? " causal"
+                                   : ends || window > 0 ? " two-sided"
+                                                        : " full",
+                                   positions ? " positions" : "", dropout > 0 ? " dropout" : "",
+                                   packed ? " packed" : "", documents.empty() ? "" : " documents",
+                                   first_head > 0 ? fmt::format(" from head {}", first_head) : "");
     if (other > 0) text += fmt::format(" values of {}", other);
     if (window > 0) text += fmt::format(" window={}", window);
     if (chunk > 0) text += fmt::format(" chunk={}", chunk);
@@ -55,8 +58,12 @@ struct Heads {
     if (page > 0) text += fmt::format(" pages of {}", page);
     return text;
   }
-  std::vector<double> begins() const {
-    std::vector<double> begins;
+  // First and last position of each query's document.
+  struct Bounds {
+    std::vector<double> begins, ends;
+  };
+  Bounds bounds() const {
+    Bounds bounds;
     for (int64_t b = 0; b < sizes.batch; ++b) {
       int64_t begin = 0, end = documents[0] + b;
       size_t next = 1;
@@ -65,10 +72,11 @@ struct Heads {
           begin = end;
           end += documents[next++ % documents.size()];
         }
-        begins.push_back(static_cast<double>(begin));
+        bounds.begins.push_back(static_cast<double>(begin));
+        bounds.ends.push_back(static_cast<double>(end - 1));
       }
     }
-    return begins;
+    return bounds;
   }
 };
 
@@ -121,8 +129,13 @@ AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
         inputs.integers("k_positions", {batch, keys}, DType::i32, queries / 4 + 1, all);
   }
   if (!h.documents.empty()) {
-    args.window_start = h.positions ? inputs.integers("window_start", tokens, DType::i32, 0, all)
-                                    : inputs.values("window_start", tokens, DType::i32, h.begins());
+    const auto bound = [&](const char* name, const std::vector<double>& values) {
+      return h.positions ? inputs.integers(name, tokens, DType::i32, 0, all)
+                         : inputs.values(name, tokens, DType::i32, values);
+    };
+    const Heads::Bounds bounds = h.bounds();
+    args.window_start = bound("window_start", bounds.begins);
+    if (h.ends) args.window_end = bound("window_end", bounds.ends);
   }
   if (h.dropout > 0) {
     args.dropout = {h.dropout, 1234, 77,
@@ -145,6 +158,7 @@ AttentionBackwardArgs attention_backward_args(Inputs& inputs, const Heads& h) {
   args.q_positions = f.q_positions;
   args.k_positions = f.k_positions;
   args.window_start = f.window_start;
+  args.window_end = f.window_end;
   args.causal = f.causal;
   args.scale = f.scale;
   args.dropout = f.dropout;
@@ -235,6 +249,45 @@ std::vector<Heads> bounded_shapes() {
   };
 }
 
+// The same without a causal mask, in documents and windows with two sides; with more and fewer keys
+// than queries.
+std::vector<Heads> two_sided_shapes() {
+  return {
+      {.sizes = {2, 33, 33, 4, 2, 24},
+       .causal = false,
+       .documents = {1, 5, 1, 1, 13},
+       .ends = true},
+      {.sizes = {2, 450, 450, 2, 1, 16},
+       .causal = false,
+       .packed = true,
+       .documents = {64, 128, 1, 32, 200},
+       .ends = true},
+      {.sizes = {2, 160, 290, 3, 1, 8}, .causal = false, .documents = {70, 31}, .ends = true},
+      {.sizes = {2, 70, 145, 2, 1, 16},
+       .causal = false,
+       .positions = true,
+       .documents = {1},
+       .ends = true},
+      {.sizes = {2, 33, 33, 4, 2, 24}, .causal = false, .window = 2},
+      {.sizes = {1, 450, 450, 2, 1, 16}, .causal = false, .packed = true, .window = 65},
+      {.sizes = {2, 90, 300, 2, 2, 8}, .causal = false, .window = 30},
+      {.sizes = {2, 300, 90, 2, 2, 8}, .causal = false, .window = 30},
+      {.sizes = {2, 70, 145, 2, 1, 16}, .causal = false, .positions = true, .window = 50},
+      {.sizes = {1, 200, 200, 2, 1, 64},
+       .causal = false,
+       .dropout = 0.1f,
+       .packed = true,
+       .documents = {70, 31, 9},
+       .ends = true,
+       .window = 20},
+      {.sizes = {2, 150, 150, 4, 2, 160},
+       .causal = false,
+       .documents = {9, 40, 65},
+       .ends = true,
+       .window = 40},
+  };
+}
+
 // Soft caps, sinks and gradients in f32 or added to, each alone and all at once.
 std::vector<Heads> scored_shapes(DType type) {
   std::vector<Heads> list = {
@@ -255,11 +308,20 @@ std::vector<Heads> scored_shapes(DType type) {
                     .wide = true,
                     .added = true});
   }
+  list.push_back({.sizes = {2, 90, 110, 2, 1, 64},
+                  .causal = false,
+                  .documents = {30, 7},
+                  .ends = true,
+                  .window = 20,
+                  .soft_cap = 2,
+                  .sinks = true,
+                  .wide = true,
+                  .added = true});
   return list;
 }
 
 // GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
-// and documents in one.
+// and documents in one; an encoder's documents and windows (ModernBERT).
 std::vector<Heads> real_shapes() {
   return {
       {.sizes = {4, 1024, 1024, 12, 12, 64}},
@@ -272,6 +334,11 @@ std::vector<Heads> real_shapes() {
       {.sizes = {1, 8192, 8192, 4, 2, 128}},
       {.sizes = {1, 8192, 8192, 4, 2, 128}, .window = 128},
       {.sizes = {1, 4096, 4096, 8, 8, 192, 128}},
+      {.sizes = {1, 4096, 4096, 12, 12, 64},
+       .causal = false,
+       .documents = {700, 300, 1500, 20, 900},
+       .ends = true},
+      {.sizes = {1, 8192, 8192, 12, 12, 64}, .causal = false, .window = 65},
   };
 }
 
@@ -287,6 +354,7 @@ std::vector<Heads> attention_shapes() {
       for (const Sizes& sizes : {Sizes{1, 128, 128, 2, 1, 64}, {1, 128, 128, 2, 2, 192, 128}})
         add({.sizes = sizes, .packed = sizes.other_value_width == 0});
     for (const Heads& h : bounded_shapes()) add(h);
+    for (const Heads& h : two_sided_shapes()) add(h);
     for (const Heads& h : scored_shapes(type)) add(h);
     for (Heads h : real_shapes()) {
       h.packed = h.sizes.other_value_width == 0;

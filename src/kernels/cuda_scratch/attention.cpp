@@ -27,7 +27,8 @@ AttentionTile gradient_tile_of(const AttentionBackwardArgs& args) {
 
 template <class Args>
 Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
-  if (!args.q_positions.defined() && !args.window_start.defined()) return {};
+  if (!args.q_positions.defined() && !args.window_start.defined() && !args.window_end.defined())
+    return {};
   return Tensor::empty(stream.scratch(), {blocks.span_words}, DType::i32, "attention spans");
 }
 

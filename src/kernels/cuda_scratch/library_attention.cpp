@@ -24,17 +24,20 @@ bool rows_are_aligned(const Tensor& t) {
   return true;
 }
 
-// True if a limit of `most` keys restricts a causal call over `keys` keys.
-bool bounds(int64_t most, int64_t keys) { return most > 0 && most < keys; }
+// True if a window or chunk of `most` keys hides any in a call over this many queries and keys.
+bool bounds(int64_t most, int64_t queries, int64_t keys) {
+  return most > 0 && most < std::max(queries, keys);
+}
 
 template <class Args>
 bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   const DType type = args.q.dtype();
   const int64_t queries = args.q.size(1), keys = args.k.size(1);
   if (type != DType::bf16 && type != DType::f16) return false;
-  if (args.q_positions.defined() || args.window_start.defined() || args.dropout.p > 0) return false;
-  if (args.soft_cap > 0 || args.sinks.defined()) return false;
-  if (bounds(args.window, keys) || bounds(args.chunk, keys)) return false;
+  if (args.q_positions.defined() || args.window_start.defined() || args.window_end.defined())
+    return false;
+  if (args.dropout.p > 0 || args.soft_cap > 0 || args.sinks.defined()) return false;
+  if (bounds(args.window, queries, keys) || bounds(args.chunk, queries, keys)) return false;
   if (args.causal && queries != keys) return false;
   if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;
   for (const int64_t length : {queries, keys}) {

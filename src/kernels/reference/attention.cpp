@@ -22,21 +22,24 @@ class Visibility {
         keys_(keys),
         q_(load_integers(args.q_positions)),
         k_(load_integers(args.k_positions)),
-        begins_(load_integers(args.window_start)) {}
+        begins_(load_integers(args.window_start)),
+        ends_(load_integers(args.window_end)) {}
 
   int64_t query(int64_t b, int64_t i) const { return q_.empty() ? i : q_[b * queries_ + i]; }
   int64_t key(int64_t b, int64_t j) const { return k_.empty() ? j : k_[b * keys_ + j]; }
   bool sees(int64_t b, int64_t i, int64_t j) const {
     const int64_t at = key(b, j), position = query(b, i);
-    return (!causal_ || at <= position) && (window_ == 0 || at > position - window_) &&
+    return (causal_ ? at <= position : window_ == 0 || at < position + window_) &&
+           (window_ == 0 || at > position - window_) &&
            (chunk_ == 0 || at >= position - position % chunk_) &&
-           (begins_.empty() || at >= begins_[b * queries_ + i]);
+           (begins_.empty() || at >= begins_[b * queries_ + i]) &&
+           (ends_.empty() || at <= ends_[b * queries_ + i]);
   }
 
  private:
   bool causal_;
   int64_t window_, chunk_, queries_, keys_;
-  std::vector<int64_t> q_, k_, begins_;
+  std::vector<int64_t> q_, k_, begins_, ends_;
 };
 
 // The score of a query-key product, and its derivative by the product.

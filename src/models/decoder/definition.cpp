@@ -133,7 +133,8 @@ double DecoderDefinition::training_flops(int64_t length) const {
   const auto of_layer = [&](const LayerValue& layer) {
     return visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
   };
-  double forward = head;
+  const int transforms = (v_.head_transform ? 1 : 0) + (v_.score_transform ? 1 : 0);
+  double forward = head + 2 * transforms * real(length) * h * h;
   for (const LayerValue& layer : v_.layers) forward += of_layer(layer);
   if (depths > 0)
     forward += depths * (of_layer(v_.prediction.layer) + 4 * real(length) * h * h + head);
@@ -173,8 +174,9 @@ void set_prediction(DecoderValue& value, const PredictionChange& change) {
 }
 
 // As in transformers' classes for sequence classification: no factor or cap of logits.
-void set_score_head(DecoderValue& value, const ScoreHead& head) {
+void set_score_head(DecoderValue& value, const ScoreHead& head, const DecoderFamily& family) {
   set_prediction(value, {});
+  if (family.set_score_head != nullptr && value.score_labels == 0) family.set_score_head(value);
   value.score_label_names = head.label_names;
   value.score_labels = std::ssize(head.label_names);
   value.score_pad_token = head.padding;
@@ -211,7 +213,7 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
   }
   const auto& adapter = changes.adapter != nullptr ? changes.adapter : adapter_;
   if (changes.prediction) set_prediction(other, *changes.prediction);
-  if (changes.score_head) set_score_head(other, *changes.score_head);
+  if (changes.score_head) set_score_head(other, *changes.score_head, family_);
   const Model changed = decoder_model(other, family_, form_, adapter);
   if (changes.adapter != nullptr) {
     Runtime shapes_only({DeviceKind::meta, 0}, 1);

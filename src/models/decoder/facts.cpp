@@ -14,17 +14,26 @@ int64_t count(const LayerValue& layer, int64_t h) {
   for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
                           std::holds_alternative<NoOp>(layer.feed_forward)})
     if (!none) ++branches;
-  int64_t norms = branches * ((layer.norm_before ? 1 : 0) + (layer.norm_after ? 1 : 0));
+  int64_t norms =
+      branches * ((layer.norm_before || layer.norm_of_sum ? 1 : 0) + (layer.norm_after ? 1 : 0));
+  if (!layer.mixer_norm && !std::holds_alternative<NoOp>(layer.mixer)) --norms;
   if (layer.order == LayerValue::Order::parallel_one_norm && branches == 2) norms = 1;
   return size + norms * layer.norm.parameters(h);
 }
 
 int64_t parameter_count(const DecoderValue& v) {
   const int64_t h = v.hidden_size;
-  int64_t size = v.vocab_size * h + v.final_norm.parameters(h) +
-                 (v.learned_positions ? v.max_position_embeddings * h : 0);
+  int64_t size = v.vocab_size * h + (v.has_final_norm ? v.final_norm.parameters(h) : 0) +
+                 (v.learned_positions ? (v.max_position_embeddings + v.position_offset) * h : 0) +
+                 v.token_types * h;
+  if (v.embedding_norm) size += v.embedding_norm->parameters(h);
+  for (const auto* transform : {&v.head_transform, &v.score_transform})
+    if (*transform) size += (*transform)->parameters(h);
+  if (v.output_bias) size += v.vocab_size;
+  if (v.pair_head)
+    size += HeadTransform{.kind = HeadTransform::Kind::pooler}.parameters(h) + 2 * h + 2;
   if (v.score_labels > 0) {
-    size += v.score_labels * h;
+    size += v.score_labels * (v.score_bias ? h + 1 : h);
   } else if (v.untied) {
     size += v.vocab_size * h;
   }
@@ -52,6 +61,9 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .max_position_embeddings = v.positions(),
       .context_length = v.context_length(),
       .positions = v.learned_positions ? Positions::learned : Positions::none,
+      .position_offset = v.position_offset,
+      .token_types = v.token_types,
+      .left_out_token = v.left_out_token,
       .parameters = parameter_count(v),
       .rms_norm = v.layers.at(0).norm.kind == nn::Normalization::rms_norm,
       .tied = !v.untied,
@@ -59,6 +71,9 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
                      .left_out = v.prediction.left_out,
                      .loss_scale = v.prediction.loss_scale},
       .score_labels = v.score_labels,
+      .scored = v.scored,
+      .predicts_masked = v.predicts_masked,
+      .pair_head = v.pair_head,
       .score_padding = v.score_pad_token,
       .label_names = v.score_label_names,
       .score_activation = activation_of(v),

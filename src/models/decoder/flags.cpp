@@ -25,8 +25,9 @@ bool rotates(const ModelFlags& f) {
          f.position_embedding == PositionEmbedding::yarn;
 }
 
-// Parses "127,0": the number of tokens before and after a token; -1: all of them.
-int64_t window_of_flag(const std::string& text) {
+// Parses "127,0": the number of tokens before and after a token; -1: all of them. two_sided: both
+// must be equal.
+int64_t window_of_flag(const std::string& text, bool two_sided) {
   int64_t sides[2] = {0, 0};
   const char *at = text.data(), *end = at + text.size();
   bool good = true;
@@ -41,7 +42,10 @@ int64_t window_of_flag(const std::string& text) {
            "--window-size is '{}'; expected two numbers, how many earlier and later tokens are "
            "visible, such as 127,0 (-1: all)",
            text);
-  MG_CHECK(sides[1] <= 0,
+  MG_CHECK(!two_sided || sides[0] == sides[1],
+           "--window-size is '{}', but an encoder sees as many tokens before as after; use {},{}",
+           text, sides[0], sides[0]);
+  MG_CHECK(two_sided || sides[1] <= 0,
            "--window-size is '{}', but a decoder does not attend to later tokens; use {},0", text,
            sides[0]);
   return sides[0] + 1;
@@ -124,7 +128,7 @@ void apply_patterns(const ModelFlags& f, DecoderValue& value) {
   const std::vector<bool> windowed =
                               pattern("window-attn-skip-freq", f.window_attn_skip_freq, false),
                           unrotated = pattern("no-rope-freq", f.no_rope_freq, true);
-  const int64_t window = f.window_size ? window_of_flag(*f.window_size) : 0;
+  const int64_t window = f.window_size ? window_of_flag(*f.window_size, f.encoder) : 0;
   for (size_t i = 0; i < value.layers.size(); ++i) {
     nn::AttentionConfig* a = value.layers[i].attention();
     if (a == nullptr) continue;
@@ -277,6 +281,35 @@ void apply_layer_list(const ModelFlags& f, DecoderValue& value) {
                         "--heterogeneous-layers-config-encoded-json", value);
 }
 
+// Megatron-LM's BERT, or with --model-family bert Hugging Face's, whose norms are those of sums.
+void make_encoder(const ModelFlags& f, DecoderValue& value) {
+  MG_CHECK(
+      !f.multi_latent_attention,
+      "--task mlm trains an encoder, and --multi-latent-attention is for decoders; leave it out");
+  MG_CHECK(!f.mtp_num_layers || *f.mtp_num_layers == 0,
+           "--task mlm trains an encoder, and --mtp-num-layers {} is for decoders; leave it out",
+           *f.mtp_num_layers);
+  const nn::NormConfig norm = value.final_norm;
+  const bool of_sums = f.model_family == "bert";
+  for (LayerValue& layer : value.layers) {
+    if (nn::AttentionConfig* a = layer.attention()) a->two_sided = true;
+    if (of_sums) {
+      layer.norm_before = false;
+      layer.norm_of_sum = true;
+    }
+  }
+  if (of_sums) {
+    value.embedding_norm = norm;
+    value.has_final_norm = false;
+  }
+  value.token_types = 2;
+  value.predicts_masked = true;
+  value.head_transform = {.activation = activation_of(f), .bias = f.add_bias_linear, .norm = norm};
+  value.output_bias = true;
+  value.pair_head = f.bert_binary_head;
+  if (of_sums) value.score_pad_token = 0;
+}
+
 }  // namespace
 
 nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
@@ -352,6 +385,7 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.router = f.moe.training();
   apply_patterns(f, value);
   value.untied = f.untie;
+  if (f.encoder) make_encoder(f, value);
   value.hidden_dropout = f.hidden_dropout.value_or(0.1);
   value.attention_dropout = f.attention_dropout.value_or(0.1);
   value.init_method_std = f.init_method_std;

@@ -73,6 +73,8 @@ DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std:
   if (layer.norm_after)
     branch.post_norm =
         std::make_unique<nn::AddNorm>(builder, name + "_post_norm", hidden, layer.norm);
+  if (layer.norm_of_sum)
+    branch.sum_norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
   branch.dropout = std::make_unique<nn::Dropout>(builder, name + ".hidden_dropout",
                                                  place.model.hidden_dropout, place.seed);
   return branch;
@@ -83,7 +85,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
   const std::string name = "layers." + std::to_string(place.index);
   order_ = layer.order;
   residual_multiplier_ = layer.residual_multiplier;
-  mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, true);
+  mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, layer.mixer_norm);
   // The norm shared by both belongs to the mixer, if there is one.
   const bool own_norm =
       order_ != LayerValue::Order::parallel_one_norm || mixer_.sublayer == nullptr;
@@ -128,9 +130,10 @@ void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batc
   auto& between = std::any_cast<Between&>(flow.in_flight);
   feed_forward_.sublayer->run_part(part, tape, between.feed_forward, batch, train);
   if (part + 1 < feed_forward_.sublayer->parts()) return;
-  flow.bundle = {
-      {"hidden", leave(tape, feed_forward_, std::move(between.feed_forward.y_TH), batch, train)},
-      {"residual", std::move(between.sum)}};
+  flow.bundle =
+      passed_on(tape, feed_forward_,
+                leave(tape, feed_forward_, std::move(between.feed_forward.y_TH), batch, train),
+                std::move(between.sum));
   flow.in_flight.reset();
 }
 
@@ -160,6 +163,11 @@ Var DecoderLayer::leave(Tape& tape, const Branch& branch, Var y, const nn::Batch
   return (*branch.dropout)(tape, ops::scale(tape, y, residual_multiplier_), batch, train);
 }
 
+Bundle DecoderLayer::passed_on(Tape& tape, const Branch& branch, Var y, Var sum) {
+  if (branch.sum_norm == nullptr) return {{"hidden", std::move(y)}, {"residual", std::move(sum)}};
+  return {{"hidden", (*branch.sum_norm)(tape, y, sum).normed}, {"residual", Var()}};
+}
+
 Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
                          bool train) const {
   return leave(tape, branch, (*branch.sublayer)(tape, x, batch, train), batch, train);
@@ -169,7 +177,7 @@ Bundle DecoderLayer::sequential(Tape& tape, const Branch& branch, const Bundle& 
                                 const nn::Batch& batch, bool train) const {
   if (branch.sublayer == nullptr) return in;
   const Entered entered = enter(tape, branch, in);
-  return {{"hidden", result(tape, branch, entered.x, batch, train)}, {"residual", entered.sum}};
+  return passed_on(tape, branch, result(tape, branch, entered.x, batch, train), entered.sum);
 }
 
 Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& batch,

@@ -75,7 +75,7 @@ class DecoderLayer {
  private:
   // A sublayer with its norms and dropout.
   struct Branch {
-    std::unique_ptr<nn::AddNorm> norm, post_norm;
+    std::unique_ptr<nn::AddNorm> norm, post_norm, sum_norm;
     std::unique_ptr<Sublayer> sublayer;  // null if the layer has none
     std::unique_ptr<nn::Dropout> dropout;
   };
@@ -91,6 +91,8 @@ class DecoderLayer {
   void forward_part(int part, Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) const;
   Entered enter(Tape& tape, const Branch& branch, const Bundle& in) const;
   Var leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch, bool train) const;
+  // What a branch passes on, of what it adds to the residual stream.
+  static Bundle passed_on(Tape& tape, const Branch& branch, Var y, Var sum);
   Var result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
              bool train) const;
   Bundle sequential(Tape& tape, const Branch& branch, const Bundle& in, const nn::Batch& batch,

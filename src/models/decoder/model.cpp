@@ -5,7 +5,10 @@
 
 #include "base/error.h"
 #include "models/decoder/mixers/all.h"
+#include "nn/text_mean.h"
+#include "ops/columns.h"
 #include "ops/elementwise.h"
+#include "ops/expert_rows.h"
 #include "ops/scale.h"
 #include "ops/squared_error.h"
 
@@ -37,11 +40,13 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string_view table =
       std::string_view(name).substr(0, name.size() - (name.ends_with(kRows) ? kRows.size() : 0));
   if (table == "embedding.weight") placed.role = parallel::Role::embedding;
-  if (table == "output.weight" || table == "score.weight") placed.role = parallel::Role::output;
+  if (table == "output.weight" || table == "score.weight" || table == "pair.weight")
+    placed.role = parallel::Role::output;
   if (name.ends_with(".bias")) placed.decay = false;  // expert biases have two dimensions
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
-                           name != "position_embedding.weight";
+                           name != "position_embedding.weight" &&
+                           name != "token_type_embedding.weight";
   if (!name.starts_with("layers.")) return;
   const size_t dot = name.find('.', 7);
   const int64_t index = std::stoll(name.substr(7, dot - 7));
@@ -64,6 +69,8 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
     : model_(std::move(model)),
       value_(value),
       part_(part),
+      tensor_(ranks.tensor),
+      context_(ranks.context_parallel(value.num_layers() - 1)),
       embedding_scale_(value.rounds_embedding_scale ? rounded(value.embedding_scale, type)
                                                     : value.embedding_scale) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
@@ -103,8 +110,15 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
   embedding_->adapt_lookups(builder);
   if (v.learned_positions) {
     position_embedding_ = std::make_unique<nn::PositionTable>(
-        builder, "position_embedding", v.max_position_embeddings, v.hidden_size, embedding_init(v));
+        builder, "position_embedding", v.position_offset + v.max_position_embeddings, v.hidden_size,
+        embedding_init(v));
   }
+  if (v.token_types > 0)
+    token_type_embedding_ = std::make_unique<nn::PositionTable>(
+        builder, "token_type_embedding", v.token_types, v.hidden_size, embedding_init(v));
+  if (v.embedding_norm)
+    embedding_norm_ =
+        std::make_unique<nn::AddNorm>(builder, "embedding_norm", v.hidden_size, *v.embedding_norm);
   embedding_dropout_ =
       std::make_unique<nn::Dropout>(builder, "embedding.hidden_dropout", v.hidden_dropout, seed);
 }
@@ -135,21 +149,51 @@ void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
 
 void DecoderModel::build_head(nn::Builder& builder) {
   const DecoderValue& v = value_;
-  final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
+  if (v.has_final_norm)
+    final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
+  if (v.score_labels > 0) return build_score_head(builder);
+  if (v.head_transform)
+    head_transform_ =
+        std::make_unique<HeadTransformLayer>(builder, "head_transform", *v.head_transform, v);
   if (!part_.embedding) build_table(builder);
   if (!v.untied) {
     if (!part_.embedding) embedding_->adapt_tied_output(builder);
     output_.table = embedding_.get();
-    return;
+    if (v.output_bias) embedding_->add_bias(builder, "output_bias");
+  } else {
+    const bool mup = v.width_multiplier != 1;
+    const int ops = 1 + static_cast<int>(depths());
+    // With muP, the output layer is initialised like an embedding.
+    own_output_ = std::make_unique<nn::VocabularyTable>(
+        builder, "output", v.vocab_size, v.hidden_size, mup ? embedding_init(v) : matrix_init(v),
+        std::span(&ops, 1));
+    own_output_->adapt_output(builder);
+    if (v.output_bias) own_output_->add_bias(builder, "output_bias");
+    output_ = {.table = own_output_.get(), .use = 0};
   }
-  const bool scores = v.score_labels > 0, mup = v.width_multiplier != 1;
-  const int ops = 1 + static_cast<int>(depths());
-  // With muP, the output layer is initialised like an embedding.
+  if (v.pair_head) build_pair_head(builder);
+}
+
+void DecoderModel::build_score_head(nn::Builder& builder) {
+  const DecoderValue& v = value_;
+  if (v.score_transform)
+    head_transform_ =
+        std::make_unique<HeadTransformLayer>(builder, "score_transform", *v.score_transform, v);
+  constexpr int kOps = 1;
   own_output_ = std::make_unique<nn::VocabularyTable>(
-      builder, scores ? "score" : "output", scores ? v.score_labels : v.vocab_size, v.hidden_size,
-      scores || !mup ? matrix_init(v) : embedding_init(v), std::span(&ops, 1));
+      builder, "score", v.score_labels, v.hidden_size, matrix_init(v), std::span(&kOps, 1));
   own_output_->adapt_output(builder);
+  if (v.score_bias) own_output_->add_bias(builder, "score_bias");
   output_ = {.table = own_output_.get(), .use = 0};
+}
+
+void DecoderModel::build_pair_head(nn::Builder& builder) {
+  constexpr HeadTransform kPooler{.kind = HeadTransform::Kind::pooler};
+  constexpr int kOps = 1;
+  pair_pooler_ = std::make_unique<HeadTransformLayer>(builder, "pooler", kPooler, value_);
+  pair_output_ = std::make_unique<nn::VocabularyTable>(builder, "pair", 2, value_.hidden_size,
+                                                       matrix_init(value_), std::span(&kOps, 1));
+  pair_output_->add_bias(builder, "pair_bias");
 }
 
 void DecoderModel::build_depths(nn::Builder& builder, uint64_t seed) {
@@ -201,11 +245,12 @@ void DecoderModel::list_blocks() {
     return found;
   };
   if (part_.embedding) {
-    blocks_.push_back(
-        {{.name = "embedding", .parameters = parameters_below({"embedding", "position_embedding"})},
-         {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
-           flow.bundle = embed(tape, batch, phase);
-         }}});
+    blocks_.push_back({{.name = "embedding",
+                        .parameters = parameters_below({"embedding", "position_embedding",
+                                                        "token_type_embedding", "embedding_norm"})},
+                       {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
+                         flow.bundle = embed(tape, batch, phase);
+                       }}});
   }
   for (int64_t i = 0; i < part_.layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
@@ -223,7 +268,10 @@ void DecoderModel::list_blocks() {
     const std::string output = value_.score_labels > 0 ? "score"
                                : value_.untied         ? "output"
                                                        : "embedding";
-    head_ = {.name = "head", .parameters = parameters_below({"final_norm", output})};
+    head_ = {.name = "head",
+             .parameters =
+                 parameters_below({"final_norm", "head_transform", "score_transform", output,
+                                   "output_bias", "score_bias", "pooler", "pair", "pair_bias"})};
   }
 }
 
@@ -231,10 +279,21 @@ Var DecoderModel::embedded(Tape& tape, const Tensor& tokens, int use) const {
   return ops::scale(tape, embedding_->look_up(tape, tokens, use), embedding_scale_);
 }
 
+// Scales the embeddings of each token by the batch's factor.
+Var DecoderModel::without_left_out(Tape& tape, const Var& x_TH, const nn::Batch& batch) const {
+  if (value_.left_out_token < 0) return x_TH;
+  const parallel::Slice rows = tensor_.tokens(batch.layout.rows());
+  return ops::scale_rows(tape, x_TH,
+                         Var(batch.embedding_factors.slice(0, rows.global_begin, rows.size)));
+}
+
 Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
-  Var x_TH = embedded(tape, batch.tokens, 0);
+  Var x_TH = without_left_out(tape, embedded(tape, batch.tokens, 0), batch);
   if (position_embedding_ != nullptr)
     x_TH = ops::add(tape, x_TH, position_embedding_->look_up(tape, batch.positions));
+  if (token_type_embedding_ != nullptr)
+    x_TH = ops::add(tape, x_TH, token_type_embedding_->look_up(tape, batch.token_types));
+  if (embedding_norm_ != nullptr) x_TH = (*embedding_norm_)(tape, x_TH, Var()).normed;
   const Var hidden_TH = (*embedding_dropout_)(tape, x_TH, batch, phase == Phase::train);
   return {{"hidden", hidden_TH}, {"residual", Var()}};
 }
@@ -243,18 +302,35 @@ Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {
   MG_ASSERT(part_.head);
   const std::string trunk = PredictionDepth::output_name(0);
   if (in.contains(trunk)) return in[trunk];
+  if (final_norm_ == nullptr) return flowing(tape, in);
   return (*final_norm_)(tape, in["hidden"], residual_of(in)).normed;
 }
 
 // The scale of the logits is applied here, to H elements per token instead of V.
-Var DecoderModel::head_input(Tape& tape, const Bundle& in) const {
-  return ops::scale(tape, final_norm(tape, in), value_.logits_scale);
+Var DecoderModel::head_input(Tape& tape, const Var& of_trunk, const nn::Batch* batch) const {
+  Var x_TH = of_trunk;
+  if (value_.scored == ScoredTokens::mean) {
+    MG_ASSERT(batch != nullptr);
+    x_TH = nn::text_mean(tape, x_TH, *batch, value_.first_attention()->heads, tensor_, context_);
+  }
+  if (head_transform_ != nullptr) x_TH = (*head_transform_)(tape, x_TH);
+  return ops::scale(tape, x_TH, value_.logits_scale);
+}
+
+Var DecoderModel::pair_logits(Tape& tape, const Bundle& in) const {
+  if (pair_output_ == nullptr) return {};
+  return pair_output_->logits(tape, (*pair_pooler_)(tape, final_norm(tape, in)), 0);
+}
+
+// Log-probabilities of the pairs' labels [T].
+Var DecoderModel::pair_values(Tape& tape, const Var& x_TH, const nn::Batch& batch) const {
+  return pair_output_->log_probabilities(tape, (*pair_pooler_)(tape, x_TH), batch.pairs, 0);
 }
 
 Tensor DecoderModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   if (value_.score_labels == 1)
-    return ops::squared_error(tape, logits(tape, in), batch.targets, batch.loss_weights);
-  const Tensor loss = output_.table->loss(tape, head_input(tape, in), batch.labels,
+    return ops::squared_error(tape, logits(tape, in, batch), batch.targets, batch.loss_weights);
+  const Tensor loss = output_.table->loss(tape, head_input(tape, in, &batch), batch.labels,
                                           batch.loss_weights, output_.use, value_.logits_soft_cap);
   add_prediction_losses(tape, in, batch);
   return loss;
@@ -274,14 +350,18 @@ void DecoderModel::add_prediction_losses(Tape& tape, const Bundle& in,
   }
 }
 
-Var DecoderModel::logits(Tape& tape, const Bundle& in) const {
-  return output_.table->logits(tape, head_input(tape, in), output_.use, value_.logits_soft_cap);
+Var DecoderModel::logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return output_.table->logits(tape, head_input(tape, in, &batch), output_.use,
+                               value_.logits_soft_cap);
 }
 
 Var DecoderModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
-  if (value_.score_labels > 0) return logits(tape, in);
-  return output_.table->log_probabilities(tape, head_input(tape, in), batch.labelled, output_.use,
-                                          value_.logits_soft_cap);
+  if (value_.score_labels > 0) return logits(tape, in, batch);
+  const Var x_TH = final_norm(tape, in);  // once: a parameter's uses are counted
+  const Var values_T = output_.table->log_probabilities(
+      tape, head_input(tape, x_TH), batch.labelled, output_.use, value_.logits_soft_cap);
+  if (pair_output_ == nullptr) return values_T;
+  return ops::join_columns(tape, values_T, pair_values(tape, x_TH, batch));
 }
 
 Tensor DecoderModel::entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const {

@@ -1,9 +1,10 @@
-// The one composition of decoder-only transformers: any DecoderValue, whole or a part of it.
+// The one composition of transformers of one stack: any DecoderValue, whole or a part of it.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "models/decoder/head_transform.h"
 #include "models/decoder/layer.h"
 #include "models/decoder/prediction.h"
 #include "models/decoder/value.h"
@@ -27,10 +28,15 @@ class DecoderModel final : public Stage {
 
   std::span<const Block> blocks() const override { return blocks_; }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
-  Var logits(Tape& tape, const Bundle& in) const override;
+  Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Var pair_logits(Tape& tape, const Bundle& in) const override;
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Tensor entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
+  Var output_input(Tape& tape, const Bundle& in) const override {
+    const Var x_TH = final_norm(tape, in);
+    return head_transform_ == nullptr ? x_TH : (*head_transform_)(tape, x_TH);
+  }
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   std::span<const std::pair<std::string, ops::LowRank>> adapters() const override {
@@ -59,7 +65,16 @@ class DecoderModel final : public Stage {
   void list_blocks();
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
   Var embedded(Tape& tape, const Tensor& tokens, int use) const;
-  Var head_input(Tape& tape, const Bundle& in) const;
+  Var without_left_out(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
+  // Input of the output layer, of the final norm's output. batch: of a model that scores the means
+  // of texts.
+  Var head_input(Tape& tape, const Var& x_TH, const nn::Batch* batch = nullptr) const;
+  Var head_input(Tape& tape, const Bundle& in, const nn::Batch* batch = nullptr) const {
+    return head_input(tape, final_norm(tape, in), batch);
+  }
+  Var pair_values(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
+  void build_pair_head(nn::Builder& builder);
+  void build_score_head(nn::Builder& builder);
   void add_prediction_losses(Tape& tape, const Bundle& in, const nn::Batch& batch) const;
 
   // The use of a table that serves as the output layer.
@@ -71,15 +86,19 @@ class DecoderModel final : public Stage {
   Model model_;
   const DecoderValue& value_;  // of model_
   parallel::ModelPart part_;
+  parallel::TensorParallel tensor_;
+  parallel::ContextParallel context_;
   double embedding_scale_;
   PositionTables positions_;
-  std::unique_ptr<nn::VocabularyTable> embedding_, own_output_;
-  std::unique_ptr<nn::PositionTable> position_embedding_;
+  std::unique_ptr<nn::VocabularyTable> embedding_, own_output_, pair_output_;
+  std::unique_ptr<nn::PositionTable> position_embedding_, token_type_embedding_;
+  std::unique_ptr<nn::AddNorm> embedding_norm_;
   std::unique_ptr<nn::Dropout> embedding_dropout_;
   int prediction_use_ = 0;  // of the embedding, by the depths of prediction
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::vector<std::unique_ptr<PredictionDepth>> depths_;
-  std::unique_ptr<nn::AddNorm> final_norm_;
+  std::unique_ptr<nn::AddNorm> final_norm_;                           // null: there is none
+  std::unique_ptr<HeadTransformLayer> head_transform_, pair_pooler_;  // or none
   Output output_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;

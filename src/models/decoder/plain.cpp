@@ -35,17 +35,42 @@ class PlainDecoder : private PlainParts {
   Rows trunk(std::span<const int32_t> tokens) const {
     Rows x = embedded(tokens);
     for (int64_t i = 0; i < v_.num_layers(); ++i) add_layer(x, i);
-    return normed(x, "final_norm", v_.final_norm);
+    return v_.has_final_norm ? normed(x, "final_norm", v_.final_norm) : x;
   }
 
-  Row losses_of(const Rows& x, std::span<const int32_t> labels) const {
+  // norm(activation(dense x)), or tanh(dense x).
+  Rows transformed(const Rows& x, const std::string& name, const HeadTransform& transform) const {
+    Rows y = linear(x, name + ".dense", v_.hidden_size, transform.bias);
+    const bool pooler = transform.kind == HeadTransform::Kind::pooler;
+    for (Row& row : y) {
+      if (pooler)
+        for (double& value : row) value = std::tanh(value);
+      else
+        row = LayerPart<nn::MlpConfig>::plain_activated(
+            row, {.ffn = v_.hidden_size, .activation = transform.activation});
+    }
+    return transform.kind == HeadTransform::Kind::dense_norm
+               ? normed(y, name + ".norm", transform.norm)
+               : y;
+  }
+
+  Row losses_of(const Rows& trunk, std::span<const int32_t> labels) const {
     const bool scores = v_.score_labels > 0;
+    const std::optional<HeadTransform>& transform = scores ? v_.score_transform : v_.head_transform;
+    const Rows x =
+        transform ? transformed(trunk, scores ? "score_transform" : "head_transform", *transform)
+                  : trunk;
+    const bool biased = scores ? v_.score_bias : v_.output_bias;
+    const Row bias = biased ? tensor(scores ? "score_bias" : "output_bias",
+                                     {scores ? v_.score_labels : v_.vocab_size})
+                            : Row();
     const Row head = tensor(scores      ? "score.weight"
                             : v_.untied ? "output.weight"
                                         : "embedding.weight",
                             {scores ? v_.score_labels : v_.vocab_size, v_.hidden_size});
     Row losses;
-    for (size_t t = 0; t < x.size(); ++t) losses.push_back(cross_entropy(x[t], head, labels[t]));
+    for (size_t t = 0; t < x.size(); ++t)
+      losses.push_back(cross_entropy(x[t], head, bias, labels[t]));
     return losses;
   }
 
@@ -70,18 +95,28 @@ class PlainDecoder : private PlainParts {
     const Row table = tensor("embedding.weight", {v_.vocab_size, v_.hidden_size});
     const Row positions =
         v_.learned_positions
-            ? tensor("position_embedding.weight", {v_.max_position_embeddings, v_.hidden_size})
+            ? tensor("position_embedding.weight",
+                     {v_.position_offset + v_.max_position_embeddings, v_.hidden_size})
             : Row();
+    const Row types = v_.token_types > 0
+                          ? tensor("token_type_embedding.weight", {v_.token_types, v_.hidden_size})
+                          : Row();
+    const double masks = static_cast<double>(std::ranges::count(tokens, v_.left_out_token)),
+                 all = static_cast<double>(tokens.size());
     Rows x;
     for (size_t t = 0; t < tokens.size(); ++t) {
       Row row(hidden);
       for (size_t h = 0; h < hidden; ++h) {
         row[h] = v_.embedding_scale * table[static_cast<size_t>(tokens[t]) * hidden + h];
-        if (!positions.empty()) row[h] += positions[t * hidden + h];
+        if (v_.left_out_token >= 0)
+          row[h] *= tokens[t] == v_.left_out_token ? 0 : 0.88 * all / (all - masks);
+        const size_t position = t + static_cast<size_t>(v_.position_offset);
+        if (!positions.empty()) row[h] += positions[position * hidden + h];
+        if (!types.empty()) row[h] += types[h];
       }
       x.push_back(std::move(row));
     }
-    return x;
+    return v_.embedding_norm ? normed(x, "embedding_norm", *v_.embedding_norm) : x;
   }
 
   static void add(Rows& x, const Rows& y, double factor) {
@@ -95,7 +130,8 @@ class PlainDecoder : private PlainParts {
     const bool mixes = !std::holds_alternative<NoOp>(layer.mixer),
                feeds = !std::holds_alternative<NoOp>(layer.feed_forward);
     const auto before = [&](const Rows& rows, const std::string& which) {
-      return layer.norm_before ? normed(rows, name + which + "_norm", layer.norm) : rows;
+      const bool has = layer.norm_before && (which != "attention" || layer.mixer_norm);
+      return has ? normed(rows, name + which + "_norm", layer.norm) : rows;
     };
     const auto after = [&](Rows rows, const std::string& which) {
       return layer.norm_after ? normed(rows, name + which + "_post_norm", layer.norm) : rows;
@@ -114,10 +150,12 @@ class PlainDecoder : private PlainParts {
       const Rows mixed =
           result(layer.mixer, before(x, "attention"), name + "attention", layer.norm);
       add(x, after(mixed, "attention"), layer.residual_multiplier);
+      if (layer.norm_of_sum) x = normed(x, name + "attention_norm", layer.norm);
     }
     if (feeds) {
       const Rows fed = result(layer.feed_forward, before(x, "mlp"), name + "mlp", layer.norm);
       add(x, after(fed, "mlp"), layer.residual_multiplier);
+      if (layer.norm_of_sum) x = normed(x, name + "mlp_norm", layer.norm);
     }
   }
 
@@ -129,10 +167,10 @@ class PlainDecoder : private PlainParts {
     });
   }
 
-  double cross_entropy(const Row& x, const Row& head, int32_t label) const {
+  double cross_entropy(const Row& x, const Row& head, const Row& bias, int32_t label) const {
     double sum = 0, of_label = 0;
     for (size_t v = 0; v < head.size() / x.size(); ++v) {
-      double logit = 0;
+      double logit = bias.empty() ? 0 : bias[v];
       for (size_t h = 0; h < x.size(); ++h)
         logit += v_.logits_scale * x[h] * head[v * x.size() + h];
       if (v_.logits_soft_cap > 0)

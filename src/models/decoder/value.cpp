@@ -19,8 +19,13 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   check_norm(layer.norm);
   check_number(layer.residual_multiplier, layer.residual_multiplier != 0, "residual-multiplier",
                "other than 0");
-  MG_CHECK(layer.order == LayerValue::Order::sequential || (layer.norm_before && !layer.norm_after),
+  const bool sequential = layer.order == LayerValue::Order::sequential;
+  MG_CHECK(sequential || (layer.norm_before && !layer.norm_after && !layer.norm_of_sum),
            "parallel attention and MLP must be pre-norm");
+  MG_CHECK(!layer.norm_of_sum || (!layer.norm_before && !layer.norm_after),
+           "a layer with norms of sums has no other norms");
+  MG_CHECK(layer.mixer_norm || (sequential && layer.norm_before),
+           "only a sequential pre-norm layer can leave out the norm before its mixer");
   const auto check_part = [&](auto kind, const auto& config) {
     decltype(kind)::check(model, config);
   };
@@ -45,7 +50,38 @@ void check_prediction(const DecoderValue& model) {
            p.depths);
 }
 
+// Parts around the layers of an encoder.
+void check_encoder(const DecoderValue& v) {
+  MG_CHECK(v.position_offset >= 0 && v.position_offset <= kMaxPositions,
+           "the table of positions begins {} rows before a text's; the number must lie in [0, {}]",
+           v.position_offset, kMaxPositions);
+  MG_CHECK(v.position_offset == 0 || v.learned_positions,
+           "only a table of learned positions can begin before a text's");
+  MG_CHECK(v.token_types >= 0 && v.token_types <= kMaxVocabulary,
+           "the model has {} token types; the number must lie in [0, {}]", v.token_types,
+           kMaxVocabulary);
+  MG_CHECK(v.left_out_token >= -1 && v.left_out_token < v.vocab_size,
+           "the token whose embedding is left out is {}; the vocabulary has {} tokens",
+           v.left_out_token, v.vocab_size);
+  if (v.embedding_norm) check_norm(*v.embedding_norm);
+  for (const auto* transform : {&v.head_transform, &v.score_transform})
+    if (*transform) check_norm((*transform)->norm);
+  MG_CHECK(v.score_labels == 0 || (!v.pair_head && !v.head_transform && !v.output_bias),
+           "a model that scores texts has no head of a language model");
+  MG_CHECK(v.score_labels > 0 ||
+               (!v.score_transform && !v.score_bias && v.scored == ScoredTokens::last_token),
+           "only a model that scores texts has parts of a score head");
+  MG_CHECK(v.scored != ScoredTokens::span || v.score_labels == 2,
+           "a model of answers' spans has {} scores for each token; it must have 2",
+           v.score_labels);
+}
+
 }  // namespace
+
+int64_t HeadTransform::parameters(int64_t hidden) const {
+  const int64_t dense = hidden * hidden + (bias ? hidden : 0);
+  return kind == Kind::dense_norm ? dense + norm.parameters(hidden) : dense;
+}
 
 const nn::AttentionConfig* DecoderValue::first_attention() const {
   const auto found =
@@ -92,6 +128,7 @@ void DecoderValue::check() const {
     before = &layer;
   }
   check_prediction(*this);
+  check_encoder(*this);
   check_norm(final_norm);
   check_number(embedding_scale, embedding_scale != 0, "embedding-multiplier", "other than 0");
   check_number(logits_scale, logits_scale != 0, "output-multiplier", "other than 0");

@@ -1,5 +1,6 @@
-// A decoder-only transformer as a value: a list of layers and a few numbers, from which one
-// composition (models/decoder/model.h) builds any of them.
+// A transformer of one stack as a value: a list of layers and a few numbers, from which one
+// composition (models/decoder/model.h) builds any of them. An encoder (BERT) has attention to both
+// sides and other parts around its layers.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,10 @@
 #include <vector>
 
 #include "base/json.h"
+#include "kernels/activation.h"
 #include "models/decoder/feed_forwards/list.h"
 #include "models/decoder/mixers/list.h"
+#include "models/facts.h"
 #include "nn/norm.h"
 #include "nn/rotary.h"
 
@@ -30,6 +33,10 @@ struct LayerValue {
   // Norms before mixer and feed-forward (of x), and after them (of what is added to x). Orders
   // other than sequential only have those before.
   bool norm_before = true, norm_after = false;
+  // The norms are those of the sums instead: x = norm(x + mixer(x)), x = norm(x + feed_forward(x))
+  // (Vaswani et al. 2017). Only of the sequential order, without the other two.
+  bool norm_of_sum = false;
+  bool mixer_norm = true;          // false: the mixer reads x itself, although norm_before is set
   double residual_multiplier = 1;  // factor of what is added to x
 
   bool operator==(const LayerValue&) const = default;
@@ -56,6 +63,22 @@ struct PredictionValue {
   bool operator==(const PredictionValue&) const = default;
 };
 
+// What comes between the final norm and the output layer.
+//   dense_norm  norm(activation(x w^T + b)), before the vocabulary of a masked language model
+//               (Devlin et al. 2019)
+//   dense       activation(x w^T + b), before the labels of a text
+//   pooler      tanh(x w^T + b), the same
+struct HeadTransform {
+  enum class Kind { dense_norm, dense, pooler };
+  Kind kind = Kind::dense_norm;
+  kernels::Activation activation = kernels::Activation::gelu_erf;
+  bool bias = true;
+  nn::NormConfig norm;
+
+  bool operator==(const HeadTransform&) const = default;
+  int64_t parameters(int64_t hidden) const;
+};
+
 // problem_type in config.json. by_labels: regression for one label, single_label_classification for
 // several. classification: the latter for one label. unnamed: the key is absent.
 enum class ScoreProblem { by_labels, unnamed, classification };
@@ -64,17 +87,34 @@ struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
   std::optional<int64_t> context;  // overrides context_length()'s rule; not stored in files
   bool learned_positions = false;
+  int64_t position_offset = 0;  // index in the table of positions of a text's first token
+  int64_t token_types = 0;      // rows of a table of types that is added as well; 0: none
+  std::optional<nn::NormConfig> embedding_norm;  // of the sum of all tables
+  // The token for masked ones, whose embeddings are left out and those of the rest scaled up, as
+  // ESM-2 does (Lin et al. 2023, A.1); -1: no token.
+  int64_t left_out_token = -1;
   double embedding_scale = 1;                      // factor of embeddings
   bool rounds_embedding_scale = false;             // rounds it to the model's type, as Gemma does
   std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers use
   std::vector<LayerValue> layers;
   PredictionValue prediction;
   nn::NormConfig final_norm;
+  bool has_final_norm = true;
+  // Masked language model: a token's logits are of the token itself, not of the next one.
+  bool predicts_masked = false;
+  std::optional<HeadTransform> head_transform;  // not of a model with scores
+  bool output_bias = false;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
   bool untied = false;                           // separate output weights
   // If > 0, the model has no language-model head but a score of this many values (class or reward)
-  // at the last token.
+  // of these tokens.
   int64_t score_labels = 0;
+  ScoredTokens scored = ScoredTokens::last_token;
+  std::optional<HeadTransform> score_transform;
+  bool score_bias = false;
+  // A language model that also tells, from a pooler at the first token, whether the second of two
+  // texts follows the first (two labels; Devlin et al. 2019, 3.1).
+  bool pair_head = false;
   int64_t score_pad_token =
       -1;  // the last token is the last one with another id; -1: the last of all
   std::vector<std::string> score_label_names;  // [score_labels]

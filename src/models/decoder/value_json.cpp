@@ -31,6 +31,11 @@ template <>
 constexpr std::array kNames<kernels::RouterScore> = {"softmax", "sigmoid", "sqrtsoftplus"};
 template <>
 constexpr std::array kNames<ScoreProblem> = {"by-labels", "unnamed", "classification"};
+template <>
+constexpr std::array kNames<ScoredTokens> = {"last-token", "first-token", "mean", "each-token",
+                                             "span"};
+template <>
+constexpr std::array kNames<HeadTransform::Kind> = {"dense-norm", "dense", "pooler"};
 
 // Calls f(name, field, always) for each field: `always` are written whatever their value.
 constexpr auto kNorm = [](auto& n, auto&& f) {
@@ -38,6 +43,13 @@ constexpr auto kNorm = [](auto& n, auto&& f) {
   f("norm-epsilon", n.epsilon, true);
   f("norm-bias", n.bias, false);
   f("layernorm-1p", n.one_plus, false);
+};
+
+constexpr auto kHeadTransform = [](auto& t, auto&& f) {
+  f("kind", t.kind, true);
+  f("activation", t.activation, false);
+  f("bias", t.bias, false);
+  kNorm(t.norm, f);
 };
 
 constexpr auto kRotary = [](auto& r, auto&& f) {
@@ -63,6 +75,8 @@ constexpr auto kLayer = [](auto& l, auto&& f) {
   f("layer-order", l.order, false);
   f("norm-before", l.norm_before, false);
   f("norm-after", l.norm_after, false);
+  f("norm-of-sum", l.norm_of_sum, false);
+  f("mixer-norm", l.mixer_norm, false);
   f("residual-multiplier", l.residual_multiplier, false);
 };
 
@@ -71,16 +85,25 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("hidden-size", v.hidden_size, true);
   f("max-position-embeddings", v.max_position_embeddings, true);
   f("learned-positions", v.learned_positions, false);
+  f("position-offset", v.position_offset, false);
+  f("token-types", v.token_types, false);
+  f("left-out-token", v.left_out_token, false);
   f("embedding-multiplier", v.embedding_scale, false);
   f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);
   f("output-multiplier", v.logits_scale, false);
   f("mup-width-multiplier", v.width_multiplier, false);
   f("final-logit-softcapping", v.logits_soft_cap, false);
   f("untied", v.untied, true);
+  f("has-final-norm", v.has_final_norm, false);
+  f("predicts-masked", v.predicts_masked, false);
+  f("output-bias", v.output_bias, false);
+  f("pair-head", v.pair_head, false);
   f("score-labels", v.score_labels, false);
   f("score-pad-token", v.score_pad_token, false);
   f("score-label-names", v.score_label_names, false);
   f("score-problem", v.score_problem, false);
+  f("scored-tokens", v.scored, false);
+  f("score-bias", v.score_bias, false);
 };
 
 template <class T>
@@ -206,6 +229,14 @@ LayerValue read_layer(Reader& reader) {
   return layer;
 }
 
+// Parts that a model may have, as objects of their own.
+template <class Model, class F>
+void for_each_part(Model& v, F&& f) {
+  f("embedding-norm", v.embedding_norm, kNorm);
+  f("head-transform", v.head_transform, kHeadTransform);
+  f("score-transform", v.score_transform, kHeadTransform);
+}
+
 }  // namespace
 
 Json to_json(const DecoderValue& value) {
@@ -234,6 +265,12 @@ Json to_json(const DecoderValue& value) {
     write(norm, value.final_norm, kNorm);
     to.emplace_back("final-norm", std::move(norm));
   }
+  for_each_part(value, [&](std::string_view name, const auto& part, auto fields) {
+    if (!part) return;
+    Json::Object object;
+    write(object, *part, fields);
+    to.emplace_back(name, std::move(object));
+  });
   if (value.prediction.depths > 0) {
     Json::Object prediction = {{"depths", value.prediction.depths}};
     write_layer(prediction, value.prediction.layer);
@@ -281,6 +318,13 @@ DecoderValue decoder_from_json(const Json& json) {
     kNorm(value.final_norm, of_norm);
     of_norm.refuse_unknown();
   }
+  for_each_part(value, [&](std::string_view name, auto& part, auto fields) {
+    const Json* object = reader.object(name);
+    if (object == nullptr) return;
+    Reader of_part(*object);
+    fields(part.emplace(), of_part);
+    of_part.refuse_unknown();
+  });
   if (const Json* prediction = reader.object("prediction")) {
     Reader of_prediction(*prediction);
     of_prediction("depths", value.prediction.depths, true);

@@ -13,10 +13,12 @@ namespace megatron::models {
 namespace {
 
 constexpr std::array kFamilies = {
-    &kGpt2,   &kLlama,      &kQwen2,      &kQwen3,      &kMistral,     &kGemma2,     &kGemma3Text,
-    &kPhi3,   &kOlmo2,      &kGranite,    &kNemotron,   &kNemotronNas, &kStarcoder2, &kGptNeox,
-    &kFalcon, &kCohere2,    &kMixtral,    &kQwen2Moe,   &kQwen3Moe,    &kOlmoe,      &kGlm4Moe,
-    &kGptOss, &kLlama4Text, &kDeepseekV2, &kDeepseekV3, &kKimiK2,      &kMegatron};
+    &kGpt2,       &kLlama,   &kQwen2,   &kQwen3,   &kMistral,    &kGemma2,
+    &kGemma3Text, &kPhi3,    &kOlmo2,   &kGranite, &kNemotron,   &kNemotronNas,
+    &kStarcoder2, &kGptNeox, &kFalcon,  &kCohere2, &kMixtral,    &kQwen2Moe,
+    &kQwen3Moe,   &kOlmoe,   &kGlm4Moe, &kGptOss,  &kLlama4Text, &kDeepseekV2,
+    &kDeepseekV3, &kKimiK2,  &kBert,    &kRoberta, &kDistilbert, &kModernbert,
+    &kEsm,        &kMegatron};
 
 constexpr DecoderFamily::Key kKeys[] = {
     {"--num-layers", "num_hidden_layers"},
@@ -91,7 +93,7 @@ DecoderValue read(const DecoderFamily& family, const Json& config) {
 // Throws Error if config.json names a head that the value does not have.
 void check_head(const DecoderFamily& family, const Json& config, const DecoderValue& value) {
   const Json* names = present(config, "architectures");
-  if (names == nullptr) return;
+  if (names == nullptr || family.has_heads) return;
   const bool listed = names->is_array() && !names->as_array().empty() &&
                       std::ranges::all_of(names->as_array(), &Json::is_string);
   MG_CHECK(listed, "config.json has architectures = {}; it must be a list of names", names->dump());

@@ -62,6 +62,12 @@ struct DecoderFamily {
   // Class of its models that score texts, which replace the head by a tensor "score.weight" and
   // ignore factors and caps of logits; "": there is none.
   std::string_view score_class = "";
+  // True for encoders, whose read() and write() also read and write the head that `architectures`
+  // names.
+  bool has_heads = false;
+  // Makes the head of a model that scores texts, of a value without one; null: that of decoders, at
+  // the last token.
+  void (*set_score_head)(DecoderValue& value) = nullptr;
   // Prefix of all tensor names except the head's. Files that were saved from the model without its
   // head lack it.
   std::string_view base_prefix = "model.";

@@ -406,7 +406,7 @@ double sequence_flops(const settings::TrainSettings& settings, const models::Mod
 StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model,
                          const Task* task) {
   return {.loss_scope = settings.batch.scope(),
-          .objective = task == nullptr ? nullptr : task->objective(),
+          .objective = task == nullptr ? nullptr : task->objective(model),
           .log_entropy = settings.log.log_entropy,
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),

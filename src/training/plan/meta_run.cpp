@@ -68,18 +68,20 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Mo
           .loss_mask = {1},
           .sample_ids = {0},
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0),
+          .segment_ends = std::vector<int32_t>(confined(s) && model->facts().two_sided ? 1 : 0),
           .sources = std::vector<int32_t>(s.data.pretrains() ? 0 : 1)};
 }
 
 // Bytes of a batch with all of its tokens. A context-parallel rank reads whole sequences, and has
-// an index, a segment start and a source for each token besides the values of its own.
+// an index, the bounds of its segment and a source for each token besides the values of its own.
 int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
-  const int64_t confined = batch.segment_starts.empty() ? 0 : 1,
+  const int64_t bounds =
+                    (batch.segment_starts.empty() ? 0 : 1) + (batch.segment_ends.empty() ? 0 : 1),
                 sources = batch.sources.empty() ? 0 : 1,
-                divided = batch.layout.ranks > 1 ? 1 + confined + sources : 0,
+                divided = batch.layout.ranks > 1 ? 1 + bounds + sources : 0,
                 targets = batch.targets.empty() ? 0 : 4;  // and reference log-probabilities
   return batch.layout.sequences *
-         (batch.layout.length * 4 * (4 + confined + sources + divided + targets) + 8);
+         (batch.layout.length * 4 * (4 + bounds + sources + divided + targets) + 8);
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one

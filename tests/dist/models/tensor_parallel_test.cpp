@@ -63,7 +63,7 @@ Result run(const Run& r) {
 
     Tape inference(runtime, Tape::Mode::infer);
     const Bundle evaluated = forward(model, inference, {}, batch, Phase::evaluate);
-    const Tensor logits = model.logits(inference, evaluated).value;
+    const Tensor logits = model.logits(inference, evaluated, batch).value;
     const Tensor loss_logits = model.loss_logits(inference, evaluated);
 
     const std::lock_guard lock(mutex);

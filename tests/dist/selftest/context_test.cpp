@@ -5,6 +5,7 @@
 #include "base/tolerances.h"
 #include "selftest/experiment.h"
 #include "selftest/tiny_models.h"
+#include "two_sided.h"
 
 namespace megatron::selftest {
 namespace {
@@ -18,6 +19,7 @@ constexpr int64_t kTokens = 16, kPerStep = 4;
 struct Feature {
   std::string name;
   void (*change)(ModelFlags&);
+  bool two_sided = false;
 };
 
 void PrintTo(const Feature& f, std::ostream* out) { *out << f.name; }
@@ -30,9 +32,10 @@ TEST_P(ContextParallel, GivesTheResultsOfOneRank) {
   flags.num_query_groups = 2;
   GetParam().change(flags);
   const Environment environment;
-  const Experiment experiment(models::model_from_flags(flags, 0), DeviceKind::reference, DType::f64,
-                              DType::f64, settings::LossScope::token, kPerStep, kTokens,
-                              environment);
+  const models::Model model =
+      GetParam().two_sided ? testing::two_sided(flags) : models::model_from_flags(flags, 0);
+  const Experiment experiment(model, DeviceKind::reference, DType::f64, DType::f64,
+                              settings::LossScope::token, kPerStep, kTokens, environment);
   const std::vector<optim::Method> methods = {optim::Method::sgd};
   const Outcome expected = experiment.run({.micro_batch = 2}, methods);
   const std::vector<Layout> layouts = {
@@ -71,10 +74,20 @@ INSTANTIATE_TEST_SUITE_P(
                 [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::off_by_one; }},
         Feature{"norms of queries and keys", [](ModelFlags& f) { f.qk_layernorm = true; }},
         Feature{"learned sinks",
-                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::learnable; }}),
+                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::learnable; }},
+        Feature{"both sides", [](ModelFlags&) {}, true},
+        Feature{"a two-sided window", [](ModelFlags& f) { f.window_size = "5,0"; }, true},
+        Feature{"a short two-sided window with dropout and sinks",
+                [](ModelFlags& f) {
+                  f.window_size = "1,0";
+                  f.hidden_dropout = f.attention_dropout = 0.25;
+                  f.softmax_type = models::SoftmaxType::learnable;
+                },
+                true}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace(name, ' ', '_');
+      std::ranges::replace(name, '-', '_');
       return name;
     });
 

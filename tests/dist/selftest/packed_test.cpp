@@ -9,6 +9,7 @@
 #include "base/tolerances.h"
 #include "comm/threads.h"
 #include "selftest/experiment.h"
+#include "two_sided.h"
 
 namespace megatron::selftest {
 namespace {
@@ -100,10 +101,13 @@ void expect_equal(const std::string& what, const Results& found, const Results& 
     EXPECT_LE(error, tolerance::kLayoutFp64) << what << ", " << name;
 }
 
-models::Model with_heads(models::ModelFlags flags) {
+models::ModelFlags flags_with_heads(models::ModelFlags flags) {
   flags.num_attention_heads = 8;
   flags.num_query_groups = 4;
-  return models::model_from_flags(flags, 0);
+  return flags;
+}
+models::Model with_heads(const models::ModelFlags& flags) {
+  return models::model_from_flags(flags_with_heads(flags), 0);
 }
 
 std::vector<Layout> layouts() {
@@ -126,6 +130,36 @@ TEST(PackedDocuments, AreTheDocumentsAlone) {
     for (Layout layout : layouts())
       expect_equal(layout.str(), results_of(model, layout, {batch}), expected);
   }
+}
+
+// Encoders: attention sees later tokens of the document, and of no other.
+TEST(PackedDocuments, AreTheDocumentsAloneWithTwoSidedAttention) {
+  models::ModelFlags windowed = tiny_models()[1].flags;
+  windowed.window_size = "4,0";
+  for (const models::ModelFlags& flags : {tiny_models()[1].flags, windowed}) {
+    const models::Model model = testing::two_sided(flags_with_heads(flags));
+    corpus::HostBatch batch = packed(model);
+    corpus::set_segment_ends(batch);
+    const Results expected = results_of(model, {}, apart(batch));
+    expect_equal("one rank", results_of(model, {}, {batch}), expected);
+    for (const Layout& layout : layouts())
+      expect_equal(layout.str(), results_of(model, layout, {batch}), expected);
+  }
+}
+
+TEST(PackedDocuments, NeedEndsForTwoSidedAttention) {
+  const models::Model model = testing::two_sided(flags_with_heads(tiny_models()[1].flags));
+  corpus::HostBatch batch = packed(model);
+  EXPECT_THROW(results_of(model, {}, {batch}), Error);
+  corpus::set_segment_ends(batch);
+  const corpus::HostBatch good = batch;
+  batch.segment_ends[3] = -1;
+  EXPECT_THROW(results_of(model, {}, {batch}), Error) << "before its segment";
+  batch.segment_ends[3] = kRowTokens;
+  EXPECT_THROW(results_of(model, {}, {batch}), Error) << "behind the sequence";
+  batch.segment_ends.pop_back();
+  EXPECT_THROW(results_of(model, {}, {batch}), Error) << "not one per token";
+  EXPECT_GT(results_of(model, {}, {good}).loss, 0);
 }
 
 // The experts' losses and capacities do not count sequences, since here each document would be one.
@@ -183,6 +217,17 @@ TEST(Padding, IsInNoGradientAndNoCountOfExperts) {
     expect_equal(layout.str(), found, expected);
     EXPECT_EQ(found.observed, 0);
     EXPECT_FALSE(counts_loads(found));
+  }
+}
+
+TEST(Padding, IsNotSeenByTwoSidedAttention) {
+  const models::Model model = testing::two_sided(flags_with_heads(tiny_models()[1].flags));
+  const corpus::HostBatch batch = random_batch(model, 0, 2, 13);
+  const Results expected = results_of(model, {}, {batch});
+  for (const Layout& layout : layouts()) {
+    corpus::HostBatch padded = batch;
+    corpus::pad_sequences(padded, 16);
+    expect_equal(layout.str(), results_of(model, layout, {padded}), expected);
   }
 }
 

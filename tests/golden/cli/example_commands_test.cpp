@@ -246,13 +246,14 @@ TEST(ExampleCommands, GoThroughTheProgram) {
 }
 
 // Plans each example on its intended number of ranks: one rank of each stage, and the traffic of
-// all.
+// all. Of GPT-3's 192 micro-batches 32 are enough, twice as many as it has stages.
 TEST(ExampleCommands, ArePlannedOnTheirRanks) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.name);
     settings::TrainSettings settings;
     Arguments words = without(words_of(example.flags), example.refused);
     words.insert(words.end(), {"--ranks", std::to_string(example.ranks)});
+    std::ranges::replace(words, std::string("1536"), std::string("256"));
     EXPECT_EQ(problem(words, settings), "");
     const plan::Plan plan = training::make_plan(settings, {.time = false});
     EXPECT_EQ(plan.ranks, example.ranks);

@@ -237,6 +237,7 @@ Parsed parse(const std::vector<std::string>& words, const std::string& flag) {
   Fields fields = parsed.settings.fields();
   std::vector<std::string> notes;
   cli::parse_training("train", "", fields, words, notes);
+  parsed.settings.settle_task();
   const Field* field = fields.find(flag);
   if (field != nullptr && field->idle) parsed.idle = field->idle();
   return parsed;

@@ -45,7 +45,11 @@ std::vector<FlagRow> chat_flags() {
   const std::string files =
                         "!mock-data !vocab-size --seq-length 48 --data-path {data}/chats.jsonl "
                         "--tokenizer-model {vectors}/post_training/sft/chatml ",
-                    chats = files + "--task sft ";
+                    chats = files + "--task sft ",
+                    masked =
+                        "!mock-data !vocab-size --task mlm --seq-length 48 "
+                        "--data-path {vectors}/bert_dataset/data/docs60 "
+                        "--tokenizer-model {vectors}/bert_dataset/data/wordpiece ";
   return {
       {"task", "end", "--task sft", files},
       {"epochs", "batch", "!train-iters --epochs 5", chats},
@@ -62,6 +66,10 @@ std::vector<FlagRow> chat_flags() {
       {"center-rewards-coefficient", "loss", "--center-rewards-coefficient 0.5",
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl --task reward "
        "--tokenizer-model {vectors}/post_training/sft/chatml "},
+      {"mask-prob", "loss", "--mask-prob 0.4", masked, "", "", kFile},
+      {"short-seq-prob", "loss", "--short-seq-prob 0.4", masked, "", "", kFile},
+      {"megatron-data-order", "loss", "--megatron-data-order", masked, "", "", kFile},
+      {"bert-no-binary-head", "shape", "--bert-no-binary-head", masked, "", "", kFile},
       {"labels", "loss", "--labels yes no",
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
        "--tokenizer-model {vectors}/post_training/sft/chatml ",

@@ -130,14 +130,17 @@ TEST_P(Recipes, TwinsTrain) {
   const Quiet quiet;
   training::TrainHooks hooks;
   hooks.peak = 1e12;
+  hooks.task = post_training::make_task(s.data);
   std::vector<double> losses;
   hooks.after_step = [&](const training::IterationReport& r) { losses.push_back(r.loss); };
   const training::TrainResult result = training::train(s, hooks);
   EXPECT_LT(result.model->parameter_count(), 1000000);
   EXPECT_EQ(result.model->num_layers(), 2);
   ASSERT_EQ(losses.size(), 3u);
-  // The loss of three small steps stays near that of 512 equally likely tokens.
-  for (const double loss : losses) EXPECT_NEAR(loss, std::log(512), 0.1);
+  // The loss of three small steps stays near that of 512 equally likely tokens, and of the two
+  // labels of pairs.
+  const double expected = std::log(512) + (result.model->facts().pair_head ? std::log(2) : 0);
+  for (const double loss : losses) EXPECT_NEAR(loss, expected, 0.1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(settings::recipe_names()), test_name);

@@ -69,7 +69,7 @@ TextScores scores_of_training(RandomModel& m, const Tokens& text) {
   const nn::Batch batch = whole_batch(m, {text, text});
   Tape tape(m.runtime, Tape::Mode::record);
   const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::train);
-  const std::vector<float> all = to_floats(m.model.logits(tape, out).value);
+  const std::vector<float> all = to_floats(m.model.logits(tape, out, batch).value);
   return {all.end() - m.model.model()->score_labels(), all.end()};
 }
 

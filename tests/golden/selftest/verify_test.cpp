@@ -241,15 +241,16 @@ TEST(SeenTokens, AreEnoughForEachExchange) {
       expect_passed(verify(vectors("hf/" + model), options), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
-                         ::testing::Values("gpt_neox", "llama3", "llama_linear", "llama_dynamic",
-                                           "llama_yarn", "llama_reward", "llama_classify",
-                                           "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text",
-                                           "phi3", "olmo2", "granite", "nemotron", "starcoder2",
-                                           "falcon", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
-                                           "olmoe", "glm4_moe", "gpt_oss", "llama4_text",
-                                           "deepseek_v2", "deepseek_v2_lite", "deepseek_v3"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Vectors, OtherModel,
+    ::testing::Values("gpt_neox", "llama3", "llama_linear", "llama_dynamic", "llama_yarn",
+                      "llama_reward", "llama_classify", "mistral", "qwen2", "qwen3", "gemma2",
+                      "gemma3_text", "phi3", "olmo2", "granite", "nemotron", "starcoder2", "falcon",
+                      "cohere2", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe",
+                      "gpt_oss", "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3",
+                      "bert", "bert_classify", "bert_tokens", "bert_qa", "roberta", "distilbert",
+                      "modernbert", "modernbert_classify", "esm"),
+    [](const auto& info) { return std::string(info.param); });
 
 // GPT-NeoX's golden directory has three heads. The same model with four heads and random weights
 // runs in the layouts that three heads exclude; compares losses and gradients in fp64.

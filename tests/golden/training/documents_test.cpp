@@ -37,7 +37,7 @@ struct Resets {
 };
 
 // A sample that consists of three documents.
-corpus::HostBatch packed(const Resets& resets) {
+corpus::HostBatch packed(const Resets& resets, bool two_sided = false) {
   const TemporaryDirectory folder;
   const std::string prefix = write_documents(folder, {130, 1, kLength - 130});
   data::GptDatasetConfig config;
@@ -52,7 +52,7 @@ corpus::HostBatch packed(const Resets& resets) {
                              data::Split::train, std::nullopt);
   const int64_t first = 0;
   corpus::HostBatch batch;
-  corpus::BatchReader(set, {.length = kLength}).read(std::span(&first, 1), batch);
+  corpus::BatchReader(set, {.length = kLength}, two_sided).read(std::span(&first, 1), batch);
   return batch;
 }
 
@@ -207,6 +207,17 @@ TEST(Documents, ASegmentThatBeginsBehindItsTokenIsRefused) {
   EXPECT_THROW(model.losses({batch}), Error);
   batch.segment_starts.pop_back();
   EXPECT_THROW(model.losses({batch}), Error);
+}
+
+// Documents of 130 tokens, of one, and of the rest.
+TEST(Documents, HaveEndsForTwoSidedAttention) {
+  EXPECT_TRUE(packed({.attention = true}).segment_ends.empty());
+  EXPECT_TRUE(packed({}, true).segment_ends.empty()) << "without documents";
+  const corpus::HostBatch batch = packed({.attention = true}, true);
+  std::vector<int32_t> ends(130, 129);
+  ends.push_back(130);
+  ends.resize(kLength, static_cast<int32_t>(kLength - 1));
+  EXPECT_EQ(batch.segment_ends, ends);
 }
 
 // Each flag affects attention in a whole run.

@@ -173,6 +173,38 @@ TEST(Preprocess, NamesAByteOrderMark) {
       << message_of(s);
 }
 
+// Documents of sentences, given as lists of them or split here; a tokenizer for encoders has no
+// end-of-document token, and sep takes its place, as in Megatron-LM.
+TEST(Preprocess, DocumentsOfSentencesEqualMegatron) {
+  const TemporaryDirectory folder;
+  corpus::PreprocessSettings s;
+  s.tokenizer_model = vectors("bert_dataset/data/wordpiece");
+  s.hf_include_special_tokens = false;
+  for (const std::string name : {"docs60", "tiny6", "short40"}) {
+    for (const bool split : {false, true}) {
+      s.split_sentences = split;
+      s.input = {vectors("bert_dataset/data/" + name + ".jsonl")};
+      s.output_prefix = folder / name;
+      const std::string prefix = preprocess(s).at(0).prefix;
+      EXPECT_TRUE(prefix.ends_with(split ? "_text_sentence" : "_text_document")) << prefix;
+      for (const char* suffix : {".bin", ".idx"})
+        EXPECT_TRUE(read_file(prefix + suffix) ==
+                    read_file(vectors("bert_dataset/data/" + name) + suffix))
+            << name << suffix;
+    }
+  }
+  s.append_eod = true;
+  s.output_prefix = folder / "ended";
+  const data::IndexedDataset ended(preprocess(s).at(0).prefix);
+  const data::IndexedDataset plain(vectors("bert_dataset/data/short40"));
+  for (int64_t d = 0; d < ended.document_count(); ++d) {
+    std::vector<int64_t> last = plain.get(plain.document(d).second - 1);
+    last.push_back(7);
+    EXPECT_EQ(ended.get(ended.document(d).second - 1), last);
+    EXPECT_EQ(ended.document(d), plain.document(d));
+  }
+}
+
 TEST(Preprocess, SkipsBadLinesWhenTold) {
   const TemporaryDirectory folder;
   corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");

@@ -132,6 +132,9 @@ TEST(Observer, CountsTheWorkOfProductsAndOfSeenPairs) {
   attention.causal = false;
   EXPECT_EQ(cost_of(attention).flops, 2 * 2 * (2 * 6 * 8) * 16);
   EXPECT_EQ(seen_pairs(1, 10, true), 10);  // a decoded token sees its whole cache
+  EXPECT_EQ(seen_pairs(5, 5, true, 2), 1 + 2 + 2 + 2 + 2);
+  EXPECT_EQ(seen_pairs(5, 5, false, 2), 2 + 3 + 3 + 3 + 2);  // one key on each side
+  EXPECT_EQ(seen_pairs(5, 5, false, 5), 25);
 }
 
 }  // namespace

@@ -110,6 +110,53 @@ TEST_F(FineTuningTeaches, AClassifierTheOrderOfWords) {
   EXPECT_NEAR(validated("run"), accuracy, 0.01);
 }
 
+// The same by an encoder, which has the score at [CLS]: only positions tell the two orders apart.
+TEST_F(FineTuningTeaches, AnEncoderTheOrderOfWords) {
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl"),
+        vocabulary(place_ / "vocab.txt"), config(place_ / "config.json");
+    for (int i = 0; i < 2000; ++i) {
+      const Words text = red_before_blue();
+      for (const Words& one : {text, exchanged(text)})
+        (i < 200 ? held : train) << Json(Json::Object{
+                                             {"text", joined(one)},
+                                             {"label", one == text ? "forward" : "backward"}})
+                                        .dump()
+                                 << "\n";
+    }
+    for (const std::string& word : words("[PAD] [UNK] [CLS] [SEP] [MASK] red blue cat dog sun sky "
+                                         "map key box cup hat pen"))
+      vocabulary << word << "\n";
+    config << R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 17,
+      "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "intermediate_size": 128, "max_position_embeddings": 64})";
+  }
+  succeed({"train",       "--task",
+           "classify",    "--model",
+           ".",           "--tokenizer-model",
+           ".",           "--train-data-path",
+           "train.jsonl", "--valid-data-path",
+           "held.jsonl",  "--seq-length",
+           "64",          "--micro-batch-size",
+           "8",           "--global-batch-size",
+           "8",           "--threads",
+           "2",           "--lr-decay-style",
+           "cosine",      "--lr",
+           "2e-3",        "--lr-warmup-iters",
+           "20",          "--train-iters",
+           "400",         "--eval-iters",
+           "40",          "--eval-interval",
+           "400",         "--hidden-dropout",
+           "0",           "--attention-dropout",
+           "0",           "--save",
+           "run"});
+  const double accuracy = evaluated("run", "accuracy");
+  EXPECT_GE(accuracy, 0.95);
+  EXPECT_NEAR(validated("run"), accuracy, 0.01);
+  const Json config = Json::read(place_ / "run/iter_0000400/config.json");
+  EXPECT_EQ(config["architectures"].dump(), R"(["BertForSequenceClassification"])");
+}
+
 // Which of two answers is preferred depends on the order of two words in the prompt. Each prompt is
 // there in both orders, so a score of the answer alone is right for half of the pairs.
 TEST_F(FineTuningTeaches, ARewardModelWhichAnswerFitsThePrompt) {

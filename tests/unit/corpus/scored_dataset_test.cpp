@@ -125,6 +125,24 @@ TEST_F(ScoredFiles, TheScoredTokenIsTheLastThatIsNoPadding) {
             tokenizer_->eos() ? *tokenizer_->eos() : 'b');
 }
 
+TEST_F(ScoredFiles, AnEncodersTextIsScoredAtItsFirstToken) {
+  ThreadPool pool(1);
+  const ScoredReading reading{.capacity = 4,
+                              .padding = 'a',
+                              .scored = models::ScoredTokens::first_token,
+                              .ends = {.first = 'a', .last = 'z'}};
+  const ScoredStore store = read_labelled(file(R"({"text": "abcdefz", "label": 1})"
+                                               "\n"
+                                               R"({"text": "az", "label": 0})"),
+                                          tokens_, reading, {"no", "yes"}, pool, "reading");
+  EXPECT_EQ(text_of(store, 0), "abcz");
+  EXPECT_EQ(text_of(store, 1), "az");
+  EXPECT_EQ(store.scored, (std::vector<int64_t>{0, 4}));
+  EXPECT_EQ(store.labels, (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(scored_token(store.ids, -1, models::ScoredTokens::mean), 0);
+  EXPECT_EQ(scored_token({}, -1, models::ScoredTokens::first_token), -1);
+}
+
 TEST_F(ScoredFiles, LongTextsAreCutAndShortOnesStayWhole) {
   const std::string pair = R"({"chosen": "0123456789abcdef", "rejected": "xyz"})";
   const ScoredStore store = pairs(pair, 12);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "amx_emulator.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -17,6 +18,7 @@ struct Problem {
   bool causal = true, positions = false;
   float dropout = 0;
   int64_t document = 0;  // length of the documents that confine attention; 0: not confined
+  int64_t window = 0;
 };
 
 // Tensors of one attention call, whose heads are not adjacent in memory, and its gradients by fp64
@@ -34,6 +36,7 @@ class Attention {
     f_.out = normal(by_query);
     f_.lse = Tensor::empty(arena(), {s.batch, s.heads, s.queries}, DType::f32, "test");
     f_.causal = s.causal;
+    f_.window = s.window;
     f_.scale = 1 / std::sqrt(static_cast<float>(s.width));
     if (s.positions) make_positions();
     if (s.document > 0) {
@@ -41,6 +44,12 @@ class Attention {
       for (int64_t i = 0; i < s.batch * s.queries; ++i)
         f_.window_start.data<int32_t>()[i] =
             static_cast<int32_t>(i % s.queries / s.document * s.document);
+    }
+    if (s.document > 0 && !s.causal) {
+      f_.window_end = Tensor::empty(arena(), {s.batch, s.queries}, DType::i32, "test");
+      for (int64_t i = 0; i < s.batch * s.queries; ++i)
+        f_.window_end.data<int32_t>()[i] =
+            f_.window_start.data<int32_t>()[i] + static_cast<int32_t>(s.document) - 1;
     }
     if (s.dropout > 0) {
       f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .rows = {}};
@@ -66,8 +75,10 @@ class Attention {
             .q_positions = f_.q_positions,
             .k_positions = f_.k_positions,
             .window_start = f_.window_start,
+            .window_end = f_.window_end,
             .causal = f_.causal,
             .scale = f_.scale,
+            .window = f_.window,
             .dropout = f_.dropout,
             .dq = dq_,
             .dk = dk_,
@@ -162,9 +173,11 @@ Attention::Result Attention::naive() const {
     };
     double top = -INFINITY, sum = 0, delta = 0;
     for (int64_t j = 0; j < s.keys; ++j) {
+      const int64_t distance = query_at() - key_at(j), at = b * s.queries + i;
       const bool seen =
-          (!s.causal || key_at(j) <= query_at()) &&
-          (s.document == 0 || key_at(j) >= f_.window_start.data<int32_t>()[b * s.queries + i]);
+          (!s.causal || distance >= 0) && (s.window == 0 || std::abs(distance) < s.window) &&
+          (s.document == 0 || key_at(j) >= f_.window_start.data<int32_t>()[at]) &&
+          (s.document == 0 || s.causal || key_at(j) <= f_.window_end.data<int32_t>()[at]);
       p[static_cast<size_t>(j)] = seen ? f_.scale * dot(&q[qr], &k[kr(j)]) : -INFINITY;
       top = std::max(top, p[static_cast<size_t>(j)]);
     }
@@ -312,7 +325,42 @@ INSTANTIATE_TEST_SUITE_P(
                 .kv_heads = 2,
                 .width = 33,
                 .positions = true,
-                .document = 40}));
+                .document = 40},
+        Problem{.batch = 2,
+                .queries = 330,
+                .keys = 330,
+                .heads = 4,
+                .kv_heads = 2,
+                .width = 24,
+                .causal = false,
+                .dropout = 0.1f,
+                .document = 97},
+        Problem{.batch = 1,
+                .queries = 200,
+                .keys = 200,
+                .heads = 2,
+                .kv_heads = 1,
+                .width = 16,
+                .causal = false,
+                .window = 40},
+        Problem{.batch = 1,
+                .queries = 3,
+                .keys = 260,
+                .heads = 2,
+                .kv_heads = 1,
+                .width = 16,
+                .causal = false,
+                .window = 140},
+        Problem{.batch = 2,
+                .queries = 90,
+                .keys = 170,
+                .heads = 4,
+                .kv_heads = 2,
+                .width = 33,
+                .causal = false,
+                .positions = true,
+                .document = 40,
+                .window = 25}));
 
 void expect_same_bits(const Attention::Result& a, const Attention::Result& b) {
   EXPECT_EQ(a.out, b.out);
@@ -357,37 +405,47 @@ TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
   }
 }
 
-// In every panel of the first documents, one key is moved out of all queries' sight, so that no
-// panel is skipped. For the last document it makes no difference.
+// In every panel that rows [first, first + count) of 400 do not see, one key is moved out of all
+// queries' sight, so that no panel is skipped. For these rows it makes no difference.
+void expect_bits_without_skipping(const Problem& setup, int64_t first, int64_t count, DType type) {
+  Attention skipped(setup, type), kept(setup, type);
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  Arena& arena = runtime.arena(MemoryClass::activations);
+  AttentionArgs& args = kept.forward();
+  args.q_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
+  args.k_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
+  for (int32_t i = 0; i < 400; ++i) {
+    const bool seen = i >= first / 32 * 32 && i < round_up(first + count, int64_t{32});
+    args.q_positions.data<int32_t>()[i] = i;
+    args.k_positions.data<int32_t>()[i] = i % 32 != 31 || seen ? i : i < first ? INT32_MAX - 1 : -1;
+  }
+  const auto want = skipped.run(), got = kept.run();
+  const auto own = [&](const std::vector<double>& values) {
+    const auto row = std::ssize(values) / 400;
+    return std::vector<double>(values.begin() + first * row,
+                               values.begin() + (first + count) * row);
+  };
+  EXPECT_EQ(own(got.out), own(want.out));
+  EXPECT_EQ(own(got.dq), own(want.dq));
+  EXPECT_EQ(own(got.dk), own(want.dk));
+  EXPECT_EQ(own(got.dv), own(want.dv));
+}
+
 TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
-  const Problem setup{.batch = 1,
-                      .queries = 400,
-                      .keys = 400,
-                      .heads = 2,
-                      .kv_heads = 1,
-                      .width = 32,
-                      .document = 130};
+  Problem setup{.batch = 1,
+                .queries = 400,
+                .keys = 400,
+                .heads = 2,
+                .kv_heads = 1,
+                .width = 32,
+                .document = 130};
   for (const auto& [type, products] : types_and_ways()) {
     const UseBf16Products use(products);
-    Attention skipped(setup, type), kept(setup, type);
-    Runtime runtime({DeviceKind::cpu, 0}, 1);
-    Arena& arena = runtime.arena(MemoryClass::activations);
-    AttentionArgs& args = kept.forward();
-    args.q_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
-    args.k_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
-    for (int32_t i = 0; i < 400; ++i) {
-      args.q_positions.data<int32_t>()[i] = i;
-      args.k_positions.data<int32_t>()[i] = i % 32 == 31 && i < 256 ? INT32_MAX - 1 : i;
-    }
-    const auto want = skipped.run(), got = kept.run();
-    const auto of_last = [](const std::vector<double>& values) {
-      return std::vector<double>(values.begin() + static_cast<int64_t>(values.size()) * 260 / 400,
-                                 values.end());
-    };
-    EXPECT_EQ(of_last(got.out), of_last(want.out));
-    EXPECT_EQ(of_last(got.dq), of_last(want.dq));
-    EXPECT_EQ(of_last(got.dk), of_last(want.dk));
-    EXPECT_EQ(of_last(got.dv), of_last(want.dv));
+    setup.causal = true;
+    expect_bits_without_skipping(setup, 260, 140, type);
+    setup.causal = false;
+    for (const int64_t first : {0, 130, 260})
+      expect_bits_without_skipping(setup, first, std::min<int64_t>(130, 400 - first), type);
   }
 }
 
@@ -432,7 +490,15 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
        .kv_heads = 1,
        .width = 64,
        .dropout = 0.3f},
-      {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .kv_heads = 1, .width = 128}};
+      {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .kv_heads = 1, .width = 128},
+      {.batch = 1,
+       .queries = 150,
+       .keys = 150,
+       .heads = 4,
+       .kv_heads = 1,
+       .width = 64,
+       .causal = false,
+       .window = 40}};
   for (const Problem& setup : setups) {
     for (const auto& [type, products] : types_and_ways()) {
       const UseBf16Products use(products);

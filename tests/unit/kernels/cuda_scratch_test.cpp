@@ -109,6 +109,9 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
   EXPECT_TRUE(takes(args));
   args.window_start = tensor({2, 256}, DType::i32);
   EXPECT_FALSE(takes(args)) << "documents";
+  args.window_start = {};
+  args.window_end = tensor({2, 256}, DType::i32);
+  EXPECT_FALSE(takes(args)) << "ends of documents";
   args = attention(2, 256, 4, 2, 64, DType::f16);
   EXPECT_TRUE(takes(args));
   args.dropout.p = 0.1f;
@@ -121,6 +124,10 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
   };
   EXPECT_FALSE(takes_with([](auto& a) { a.window = 255; }));
   EXPECT_TRUE(takes_with([](auto& a) { a.window = 256; })) << "a window that hides nothing";
+  EXPECT_FALSE(takes_with([](auto& a) {
+    a.causal = false;
+    a.window = 255;
+  })) << "a two-sided window";
   EXPECT_FALSE(takes_with([](auto& a) { a.chunk = 128; }));
   EXPECT_FALSE(takes_with([](auto& a) { a.soft_cap = 50; }));
   EXPECT_FALSE(takes_with([&](auto& a) { a.sinks = tensor({4}, DType::f32); }));

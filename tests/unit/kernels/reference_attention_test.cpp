@@ -37,6 +37,7 @@ class ReferenceAttention : public ReferenceTest {
                                   .q_positions = a.q_positions,
                                   .k_positions = a.k_positions,
                                   .window_start = a.window_start,
+                                  .window_end = a.window_end,
                                   .causal = a.causal,
                                   .scale = a.scale,
                                   .window = a.window,
@@ -121,6 +122,9 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
   placed.soft_cap = 1.5;
   placed.window = 4;
   expect_derivative(placed);
+  placed.causal = false;
+  placed.window_end = of({1, 4}, {9, 0, 8, 1}, DType::i32);
+  expect_derivative(placed);
 }
 
 TEST_F(ReferenceAttention, ABoundIsTheDocumentThatBeginsThere) {
@@ -139,6 +143,23 @@ TEST_F(ReferenceAttention, ABoundIsTheDocumentThatBeginsThere) {
     expect_near(bounded.out, to_doubles(confined.out), 0);
     expect_near(bounded.lse, to_doubles(confined.lse), 0);
   }
+}
+
+// Two-sided: |query - key| < window, and each query's document has an end.
+TEST_F(ReferenceAttention, ATwoSidedWindowIsTheDocumentWithBothEnds) {
+  AttentionArgs bounded = args(1, 8, 8, 2, 1, 3);
+  bounded.causal = false;
+  bounded.window = 3;
+  kernels().attention(bounded, stream());
+  AttentionArgs confined = bounded;
+  confined.window = 0;
+  confined.window_start = of({1, 8}, {0, 0, 0, 1, 2, 3, 4, 5}, DType::i32);
+  confined.window_end = of({1, 8}, {2, 3, 4, 5, 6, 7, 7, 7}, DType::i32);
+  confined.out = make(bounded.out.shape());
+  confined.lse = make(bounded.lse.shape());
+  kernels().attention(confined, stream());
+  expect_near(bounded.out, to_doubles(confined.out), 0);
+  expect_near(bounded.lse, to_doubles(confined.lse), 0);
 }
 
 // A sink is a key with value zero whose score is the sink.
@@ -174,39 +195,51 @@ TEST_F(ReferenceAttention, QueryThatSeesNoKeyGivesItsSink) {
   EXPECT_EQ(to_doubles(a.out)[0], 0);
 }
 
-TEST_F(ReferenceAttention, RefusesBoundsWithoutACausalMask) {
+TEST_F(ReferenceAttention, RefusesBoundsOfTheOtherKind) {
   AttentionArgs a = args(1, 4, 4, 2, 1, 2);
   a.causal = false;
-  a.window = 3;
-  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
-  a.window = 0;
   a.chunk = 2;
-  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError) << "chunks are causal";
+  a = args(1, 4, 4, 2, 1, 2);
+  a.window_end = of({1, 4}, {3, 3, 3, 3}, DType::i32);
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError) << "a causal mask has no end";
+  a.causal = false;
+  kernels().attention(a, stream());
 }
 
-// Each document of a packed sequence equals the document alone.
+// Each document of a packed sequence equals the document alone, causal or two-sided.
 TEST_F(ReferenceAttention, ConfinedIsEachDocumentAlone) {
   const std::vector<int64_t> lengths = {3, 1, 4};
-  AttentionArgs packed = args(1, 8, 8, 2, 1, 3);
-  packed.window_start = of({1, 8}, {0, 0, 0, 3, 4, 4, 4, 4}, DType::i32);
-  kernels().attention(packed, stream());
-  int64_t begin = 0;
-  for (const int64_t length : lengths) {
-    AttentionArgs alone = packed;
-    alone.window_start = {};
-    for (Tensor* t : {&alone.q, &alone.k, &alone.v}) *t = t->slice(1, begin, length);
-    alone.out = make({1, length, 2, 3});
-    alone.lse = make({1, 2, length});
-    kernels().attention(alone, stream());
-    expect_near(alone.out, to_doubles(packed.out.slice(1, begin, length)), 1e-15);
-    expect_near(alone.lse, to_doubles(packed.lse.slice(2, begin, length)), 1e-15);
-    begin += length;
+  for (const int64_t window : {0, 2}) {
+    for (const bool causal : {true, false}) {
+      AttentionArgs packed = args(1, 8, 8, 2, 1, 3);
+      packed.causal = causal;
+      packed.window = window;
+      packed.window_start = of({1, 8}, {0, 0, 0, 3, 4, 4, 4, 4}, DType::i32);
+      if (!causal) packed.window_end = of({1, 8}, {2, 2, 2, 3, 7, 7, 7, 7}, DType::i32);
+      kernels().attention(packed, stream());
+      int64_t begin = 0;
+      for (const int64_t length : lengths) {
+        AttentionArgs alone = packed;
+        alone.window_start = alone.window_end = {};
+        for (Tensor* t : {&alone.q, &alone.k, &alone.v}) *t = t->slice(1, begin, length);
+        alone.out = make({1, length, 2, 3});
+        alone.lse = make({1, 2, length});
+        kernels().attention(alone, stream());
+        expect_near(alone.out, to_doubles(packed.out.slice(1, begin, length)), 1e-15);
+        expect_near(alone.lse, to_doubles(packed.lse.slice(2, begin, length)), 1e-15);
+        begin += length;
+      }
+    }
   }
 }
 
-TEST_F(ReferenceAttention, RefusesBeginsOfAnotherShape) {
+TEST_F(ReferenceAttention, RefusesBoundsOfAnotherShape) {
   AttentionArgs a = args(2, 4, 4, 2, 1, 2);
   a.window_start = of({2, 3}, {0, 0, 0, 0, 0, 0}, DType::i32);
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
+  std::swap(a.window_start, a.window_end);
+  a.causal = false;
   EXPECT_THROW(kernels().attention(a, stream()), InternalError);
 }
 

@@ -29,7 +29,7 @@ class BigramModel final : public Stage {
   }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
-  Var logits(Tape& tape, const Bundle& in) const override {
+  Var logits(Tape& tape, const Bundle& in, const nn::Batch&) const override {
     return output_->logits(tape, final_norm(tape, in), 0);
   }
   Tensor loss_logits(Tape& tape, const Bundle& in) const override {

@@ -106,6 +106,8 @@ std::vector<std::pair<std::string, std::string>> texts_of_all_families() {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const char* name : testing::kFamilyDirectories)
     texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
+  for (const char* name : testing::kEncoderDirectories)
+    texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
   for (const char* name : {"nemotron-nas", "megatron"})
     texts.emplace_back(name, testing::written_config(name).dump(2));
   return texts;

@@ -12,9 +12,38 @@
 namespace megatron::models {
 namespace {
 
+// What an encoder's embedding reads besides tokens, of texts of one type.
+void add_encoder_inputs(Runtime& runtime, const ModelFacts& model, nn::Batch& batch) {
+  if (!model.two_sided) return;
+  const auto length = static_cast<size_t>(batch.layout.length);
+  const size_t tokens = static_cast<size_t>(batch.layout.rows());
+  const auto tensor = [&]<class T>(DType type, const std::vector<T>& values) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), {batch.layout.rows()}, type,
+                             "batch.encoder");
+    copy_from(t, std::span<const T>(values));
+    return t;
+  };
+  std::vector<int32_t> positions;
+  std::vector<double> factors;
+  const std::span ids(batch.tokens.data<int32_t>(), tokens);
+  for (size_t t = 0; t < tokens; ++t) {
+    positions.push_back(static_cast<int32_t>(t % length) +
+                        static_cast<int32_t>(model.position_offset));
+    const auto row = ids.subspan(t / length * length, length);
+    const auto masks = static_cast<double>(std::ranges::count(row, model.left_out_token)),
+               all = static_cast<double>(length);
+    factors.push_back(ids[t] == model.left_out_token ? 0 : 0.88 * all / (all - masks));
+  }
+  batch.positions = tensor(DType::i32, positions);
+  batch.token_types = tensor(DType::i32, std::vector<int32_t>(tokens));
+  batch.embedding_factors = tensor(DType::f64, factors);
+}
+
 // Compares losses of the composition in fp64, by reference kernels, with the oracle.
 TEST(Families, AgreeWithThePlainOracle) {
   auto models = testing::family_models();
+  for (const char* name : testing::kEncoderDirectories)
+    models.emplace_back(name, model_from_config_json(testing::family_config(name)));
   models.emplace_back("qwen2 with a score head",
                       model_from_config_json(testing::qwen2_classifier()));
   for (const auto& [name, model] : models) {
@@ -46,7 +75,8 @@ TEST(Families, AgreeWithThePlainOracle) {
     // A classifier's labels are its classes.
     const testing::TinyConfig sizes{.vocab_size = model->score_labels() > 0 ? model->score_labels()
                                                                             : model->vocab_size()};
-    const nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
+    nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
+    add_encoder_inputs(runtime, model->facts(), batch);
     Tape tape(runtime, Tape::Mode::infer);
     const std::vector<double> losses = to_doubles(
         head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::evaluate), batch));

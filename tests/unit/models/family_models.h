@@ -20,6 +20,8 @@ inline constexpr const char* kFamilyDirectories[] = {
     "olmo2",    "granite",     "falcon",      "nemotron",         "starcoder2",    "cohere2",
     "gpt_neox", "mixtral",     "qwen2_moe",   "qwen3_moe",        "olmoe",         "glm4_moe",
     "gpt_oss",  "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3"};
+inline constexpr const char* kEncoderDirectories[] = {
+    "bert", "roberta", "distilbert", "modernbert", "esm", "bert_classify", "bert_tokens"};
 
 inline std::string family_directory(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + name;
@@ -67,6 +69,12 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
     v.layers[1].attention()->sinks = nn::Sinks::zero;
     v.layers[1].attention()->window = 3;
     v.layers[2].attention()->chunk = 5;
+  });
+  add("two-sided attention, with a window, a soft cap and sinks", [](DecoderValue& v) {
+    for (models::LayerValue& layer : v.layers) layer.attention()->two_sided = true;
+    v.layers[1].attention()->window = 3;
+    v.layers[2].attention()->soft_cap = 1.5;
+    v.layers[2].attention()->sinks = nn::Sinks::learned;
   });
   add("norms of heads without weights after angles with an amplitude, clamped gates",
       [](DecoderValue& v) {
@@ -184,7 +192,7 @@ inline Json qwen2_classifier() {
   return config;
 }
 
-// One model of each family, language models only.
+// One model of each family of decoders, language models only.
 inline std::vector<std::pair<std::string, models::Model>> family_models() {
   std::vector<std::pair<std::string, models::Model>> all;
   for (const char* name : kFamilyDirectories)

@@ -36,7 +36,9 @@ class SummingStage final : public models::Stage {
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
     return inner_->loss(tape, in, batch);
   }
-  Var logits(Tape& tape, const Bundle& in) const override { return inner_->logits(tape, in); }
+  Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
+    return inner_->logits(tape, in, batch);
+  }
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
     return inner_->objective_values(tape, in, batch);
   }

@@ -10,6 +10,7 @@ namespace {
 struct Case {
   int ranks;
   int64_t length, window, chunk;
+  bool two_sided = false;
 };
 
 class SeenTokensOf : public ::testing::TestWithParam<Case> {};
@@ -18,14 +19,16 @@ class SeenTokensOf : public ::testing::TestWithParam<Case> {};
 bool sees(const TokenLayout& layout, const Case& c, int rank, int64_t token) {
   for (const TokenLayout::Run& run : layout.runs(rank))
     for (int64_t query = run.begin; query < run.end; ++query)
-      if (token <= query && token >= kernels::lowest_seen(query, c.window, c.chunk)) return true;
+      if ((c.two_sided ? c.window == 0 || token < query + c.window : token <= query) &&
+          token >= kernels::lowest_seen(query, c.window, c.chunk))
+        return true;
   return false;
 }
 
 TEST_P(SeenTokensOf, ThoseThatAnyQuerySees) {
   const Case& c = GetParam();
   const TokenLayout layout{.sequences = 1, .length = c.length, .ranks = c.ranks};
-  const SeenTokens seen(layout, c.window, c.chunk);
+  const SeenTokens seen(layout, c.window, c.chunk, c.two_sided);
   int64_t exchanged = 0;
   for (int rank = 0; rank < c.ranks; ++rank) {
     std::vector<int64_t> tokens;
@@ -64,7 +67,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SeenTokensOf,
                          ::testing::Values(Case{2, 16, 0, 0}, Case{2, 16, 1, 0}, Case{2, 16, 5, 0},
                                            Case{2, 16, 15, 0}, Case{4, 48, 6, 0}, Case{4, 48, 7, 0},
                                            Case{4, 48, 20, 0}, Case{4, 48, 0, 6}, Case{4, 48, 0, 8},
-                                           Case{4, 48, 5, 16}, Case{8, 32, 3, 0}));
+                                           Case{4, 48, 5, 16}, Case{8, 32, 3, 0},
+                                           Case{2, 16, 0, 0, true}, Case{2, 16, 1, 0, true},
+                                           Case{2, 16, 5, 0, true}, Case{4, 48, 7, 0, true},
+                                           Case{4, 48, 20, 0, true}, Case{8, 32, 3, 0, true}));
 
 TEST(SeenTokens, NoneOfOthersInChunksOfAttentionThatEndWithTheirs) {
   const TokenLayout layout{.sequences = 1, .length = 48, .ranks = 4};

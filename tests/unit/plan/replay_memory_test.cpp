@@ -62,6 +62,18 @@ TEST(ReplayMemory, AScalarWithinATensorIsOfTheTensor) {
   EXPECT_EQ(tensors[1].bytes(), 64);
 }
 
+// Ends of zero would hide all keys but the first.
+TEST(ReplayMemory, TwoSidedAttentionSeesAllKeys) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  ReplayMemory memory(runtime, int64_t{2} << 20);
+  OperandForm k{.name = "k", .shape = {1, 5, 1, 1}, .type = DType::f32, .storage = 0};
+  k.strides = {5, 1, 1, 1};
+  OperandForm ends{.name = "window_end", .shape = {1, 3}, .type = DType::i32, .storage = 1};
+  ends.strides = {3, 1};
+  EXPECT_EQ(to_doubles(memory.operands({.operands = {k, ends}})[1]),
+            (std::vector<double>{4, 4, 4}));
+}
+
 // If no row belonged to an expert, products of experts would take no time.
 TEST(ReplayMemory, RowsAreDividedEvenlyAmongExperts) {
   using kernels::Access;

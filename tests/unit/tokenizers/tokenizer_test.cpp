@@ -146,6 +146,27 @@ TEST(TokenizerTest, SpecialTokensComeFromTheFilesBesideIt) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(TokenizerTest, TokensOfEncodersComeFromNamesOrTheUsualOnes) {
+  BpeTrainerOptions options;
+  options.vocabulary_size = 300;
+  options.special_tokens = {"<first>", "[CLS]", "[SEP]"};
+  BpeTrainer trainer(options);
+  trainer.add(kText);
+  const std::string folder = folder_named("encoder");
+  trainer.train().save(folder);
+  const Tokenizer usual = Tokenizer::load(folder);
+  EXPECT_EQ(usual.cls(), 1);
+  EXPECT_EQ(usual.sep(), 2);
+  EXPECT_EQ(usual.mask(), std::nullopt);
+  write_file(folder + "/tokenizer_config.json",
+             R"({"cls_token": "<first>", "mask_token": {"content": "[SEP]"}})");
+  const Tokenizer named = Tokenizer::load(folder);
+  EXPECT_EQ(named.cls(), 0);
+  EXPECT_EQ(named.sep(), 2);
+  EXPECT_EQ(named.mask(), 2);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TokenizerTest, SpecialTokensInTextAreFoundAndSkipped) {
   const Tokenizer tokenizer = small_tokenizer();
   const std::vector<int32_t> ids = tokenizer.encode("cat<|endoftext|>dog");

@@ -36,7 +36,7 @@ class Upcycled : public ::testing::Test {
     const nn::Batch batch = testing::tiny_batch(runtime_, sizes, DType::f64);
     Tape tape(runtime_, Tape::Mode::infer);
     return to_doubles(
-        stage.logits(tape, models::forward(stage, tape, {}, batch, Phase::evaluate)).value);
+        stage.logits(tape, models::forward(stage, tape, {}, batch, Phase::evaluate), batch).value);
   }
 
   std::vector<double> dense_logits(const std::string& family) {

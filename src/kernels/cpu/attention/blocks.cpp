@@ -44,7 +44,9 @@ int32_t AttentionSizes::position(int64_t sample, int64_t t) const {
 }
 
 int32_t AttentionSizes::limit(int64_t sample, int64_t t) const {
-  return causal ? position(sample, t) : kNever - 1;
+  const auto last = static_cast<int32_t>(highest_seen(position(sample, t), causal, window));
+  if (!window_end.defined()) return last;
+  return std::min(last, window_end.data<int32_t>()[sample * queries + t]);
 }
 
 int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
@@ -133,7 +135,7 @@ RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t he
 RowBlock::KeyBlocks RowBlock::key_blocks(const AttentionSizes& sizes) const {
   if (sizes.k_positions.defined()) return {0, sizes.key_blocks()};
   return {std::max(lowest_begin, 0) / kKeyColumns,
-          std::min(sizes.key_blocks(), highest_limit / kKeyColumns + 1)};
+          highest_limit < 0 ? 0 : std::min(sizes.key_blocks(), highest_limit / kKeyColumns + 1)};
 }
 
 TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {

@@ -31,6 +31,7 @@ struct AttentionSizes {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
     window_start = args.window_start;
+    window_end = args.window_end;
     window = args.window;
     chunk = args.chunk;
   }
@@ -59,7 +60,7 @@ struct AttentionSizes {
   WordKind kind;
   Width key, value;
   int64_t padded_keys;  // S padded to whole panels
-  Tensor q_positions, k_positions, window_start;
+  Tensor q_positions, k_positions, window_start, window_end;
   int64_t window = 0, chunk = 0;
   bool causal;
   const DropoutArgs::Mask& dropout;

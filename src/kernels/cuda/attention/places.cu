@@ -97,6 +97,7 @@ Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& 
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
                 .window_start = address_of<int32_t>(args.window_start),
+                .window_end = address_of<int32_t>(args.window_end),
                 .row_spans = nullptr,
                 .key_spans = nullptr,
                 .key_ends = nullptr};

@@ -15,8 +15,8 @@ namespace megatron::kernels::cuda {
 // upper bound see every key below it.
 inline constexpr int kNever = INT_MAX;
 
-// For the queries of a block of rows: the lowest and highest window_start, and the lowest and
-// highest limit, the last position that a query sees.
+// For the queries of a block of rows: the lowest and highest begin, the first position that a query
+// sees, and the lowest and highest limit, the last one.
 struct alignas(16) RowSpan {
   int lowest_begin, highest_begin, lowest_limit, highest_limit;
 };
@@ -38,7 +38,8 @@ struct Places {
   int row_tile, key_tile, row_blocks, key_blocks;
   int window, chunk;  // 0: none
   bool causal;
-  const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
+  // Null: as in AttentionArgs.
+  const int32_t *q_positions, *k_positions, *window_start, *window_end;
   // [samples, row_blocks], [samples, key_blocks] and [samples]; null if they follow from indices.
   RowSpan* row_spans;
   KeySpan* key_spans;
@@ -49,7 +50,15 @@ struct Places {
     return q_positions == nullptr ? query : q_positions[int64_t{sample} * queries + query];
   }
   __device__ int limit(int sample, int query) const {
-    return causal ? position(sample, query) : kNever - 1;
+    if (causal) return position(sample, query);
+    int highest = kNever - 1;
+    if (window_end != nullptr)
+      highest = min(highest, window_end[int64_t{sample} * queries + query]);
+    if (window > 0) {
+      const int64_t last = int64_t{position(sample, query)} + window - 1;
+      if (last < highest) highest = static_cast<int>(last);
+    }
+    return highest;
   }
   __device__ int begin(int sample, int query) const {
     int lowest =
@@ -71,9 +80,8 @@ struct Places {
   }
   __device__ RowSpan row_span(int sample, int block) const {
     if (row_spans != nullptr) return row_spans[int64_t{sample} * row_blocks + block];
-    if (!causal) return {INT_MIN, INT_MIN, kNever - 1, kNever - 1};
     const int first = first_query(block), last = last_query(block);
-    return {begin(sample, first), begin(sample, last), first, last};
+    return {begin(sample, first), begin(sample, last), limit(sample, first), limit(sample, last)};
   }
   __device__ KeySpan key_span(int sample, int block) const {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];
@@ -85,8 +93,9 @@ struct Places {
     return key_spans == nullptr ? max(0, rows.lowest_begin) / key_tile : 0;
   }
   __device__ int first_rows(const KeySpan& of_keys) const {
-    if (row_spans != nullptr || !causal) return 0;
-    return static_cast<int>(int64_t{of_keys.lowest} * group / row_tile);
+    if (row_spans != nullptr || (!causal && window == 0)) return 0;
+    const int first = causal ? of_keys.lowest : max(0, of_keys.lowest - window + 1);
+    return static_cast<int>(int64_t{first} * group / row_tile);
   }
   __device__ bool past(const RowSpan& rows, const KeySpan& of_keys) const {
     return row_spans == nullptr && rows.lowest_begin > of_keys.highest;
@@ -94,7 +103,7 @@ struct Places {
   // Number of the sample's keys up to the last readable one.
   __device__ int key_end(int sample) const {
     if (key_ends != nullptr) return key_ends[sample];
-    return causal ? min(queries, keys) : keys;
+    return min(limit(sample, queries - 1) + 1, keys);
   }
 };
 

@@ -20,6 +20,10 @@ class AttentionSublayer final : public Sublayer {
     return attention_(tape, x_TH, batch, train);
   }
   nn::LayerCache cache() const override {
+    MG_CHECK(
+        !config_.two_sided,
+        "attention that sees later tokens cannot continue a text: this model is an encoder and "
+        "keeps no keys for generation; use a decoder");
     return {.kv_heads = attention_.kv_heads(),
             .head_size = config_.head_size,
             .window = config_.window};
@@ -72,6 +76,10 @@ int64_t first_seen(int64_t t, const nn::AttentionConfig& a) {
   if (a.chunk > 0) first = std::max(first, t / a.chunk * a.chunk);
   return first;
 }
+int64_t last_seen(int64_t t, int64_t length, const nn::AttentionConfig& a) {
+  if (!a.two_sided) return t;
+  return a.window > 0 ? std::min(length, t + a.window) - 1 : length - 1;
+}
 
 // Appends head n of token t's result to `row`.
 void attend(const PlainRows& q, const PlainRows& k, const PlainRows& v, size_t t, int64_t n,
@@ -81,7 +89,9 @@ void attend(const PlainRows& q, const PlainRows& k, const PlainRows& v, size_t t
   const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.head_size));
   double sum = sink;
   PlainRow value(size);
-  for (auto s = static_cast<size_t>(first_seen(static_cast<int64_t>(t), a)); s <= t; ++s) {
+  const auto at = static_cast<int64_t>(t);
+  const auto last = static_cast<size_t>(last_seen(at, std::ssize(k), a));
+  for (auto s = static_cast<size_t>(first_seen(at, a)); s <= last; ++s) {
     double score = 0;
     for (size_t d = 0; d < size; ++d) score += scale * q[t][begin + d] * k[s][shared + d];
     if (a.soft_cap > 0) score = a.soft_cap * std::tanh(score / a.soft_cap);
@@ -90,6 +100,22 @@ void attend(const PlainRows& q, const PlainRows& k, const PlainRows& v, size_t t
     for (size_t d = 0; d < size; ++d) value[d] += p * v[s][shared + d];
   }
   for (const double d : value) row.push_back(d / sum);
+}
+
+void check_two_sided(const DecoderValue& model, const nn::AttentionConfig& a) {
+  MG_CHECK(
+      a.chunk == 0,
+      "two-sided attention has an attention chunk size of {}: chunks are for causal attention; "
+      "use a window (--window-size)",
+      a.chunk);
+  MG_CHECK(
+      a.temperature.scale == 0,
+      "two-sided attention has an attention temperature of {}: it grows with the tokens that a "
+      "causal query sees; remove it",
+      a.temperature.scale);
+  MG_CHECK(model.prediction.depths == 0,
+           "two-sided attention sees the tokens that --mtp-num-layers {} would predict; use 0",
+           model.prediction.depths);
 }
 
 }  // namespace
@@ -113,6 +139,7 @@ void HeadMixer::check(const DecoderValue& model, const nn::AttentionConfig& a) {
            kMaxPositions);
   MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
            "the attention chunk size is {} tokens; it must lie in [1, {}]", a.chunk, kMaxPositions);
+  if (a.two_sided) check_two_sided(model, a);
   check_number(a.qkv_clip, a.qkv_clip >= 0, "clip-qkv", "0 or more");
   check_number(a.temperature.scale, true, "attention-temperature-scale", "finite");
   if (a.temperature.scale != 0) {
@@ -155,6 +182,7 @@ double HeadMixer::forward_flops(const nn::AttentionConfig& a, int64_t hidden, in
 }
 
 void HeadMixer::add_facts(const nn::AttentionConfig& a, ModelFacts& facts) {
+  facts.two_sided = facts.two_sided || a.two_sided;
   if (facts.attention) return;
   facts.attention = AttentionFacts{
       .heads = a.heads, .key_heads = a.kv_heads, .head_size = a.head_size, .qkv_bias = a.qkv_bias};

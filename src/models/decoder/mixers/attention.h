@@ -21,6 +21,7 @@ struct LayerPart<nn::AttentionConfig> {
     f("attn-logit-softcapping", a.soft_cap, false);
     f("window-size", a.window, false);
     f("attention-chunk-size", a.chunk, false);
+    f("two-sided", a.two_sided, false);
     f("qk-norm", a.qk_norm, false);
     f("softmax-sinks", a.sinks, false);
     f("qkv-clip", a.qkv_clip, false);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
+#include "models/families/encoder_json.h"
 
 namespace megatron::models {
 namespace megatron {
@@ -33,7 +34,16 @@ FamilyTensors tensors(const DecoderValue&) {
                       {"position_embedding", "position_embedding"},
                       {"final_norm", "final_norm"},
                       {"output", "output"},
-                      {"score", "score"}},
+                      {"score", "score"},
+                      {"token_type_embedding", "token_type_embedding"},
+                      {"embedding_norm", "embedding_norm"},
+                      {"head_transform", "head_transform"},
+                      {"output_bias", "output_bias"},
+                      {"pooler", "pooler"},
+                      {"pair", "pair"},
+                      {"pair_bias", "pair_bias"},
+                      {"score_transform", "score_transform"},
+                      {"score_bias", "score_bias"}},
           .layer = {{"attention_norm", "attention_norm"},
                     {"attention_post_norm", "attention_post_norm"},
                     {"attention", "attention"},
@@ -46,18 +56,28 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"final_norm", "final_norm"}}};
 }
 
+// That of an encoder is BERT's.
+void set_score_head(DecoderValue& value) {
+  if (value.predicts_masked)
+    set_text_head(HeadTransform{.kind = HeadTransform::Kind::pooler}, value);
+}
+
 // Flags appear under their own names in the file.
 constexpr DecoderFamily::Key kKeys[] = {{"--", ""}};
+// Heads of an encoder, in a model with another one.
+constexpr std::string_view kBuffers[] = {"head_transform.", "output_bias", "pooler.", "pair.",
+                                         "pair_bias"};
 
 }  // namespace megatron
 
 const DecoderFamily kMegatron = {.name = "megatron",
-                                 .models = "any decoder that flags describe",
+                                 .models = "any decoder or encoder that flags describe",
                                  .read = megatron::read,
                                  .write = megatron::write,
                                  .tensors = megatron::tensors,
                                  .keys = megatron::kKeys,
-                                 .buffers = {},
+                                 .buffers = megatron::kBuffers,
+                                 .set_score_head = megatron::set_score_head,
                                  .base_prefix = ""};
 
 }  // namespace megatron::models

@@ -1,0 +1,151 @@
+#include "corpus/masked_corpus.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "corpus/data_sources.h"
+
+namespace megatron::corpus {
+namespace {
+
+// Synthetic samples: two texts of random tokens, of which a share is masked.
+class MockExamples final : public data::BertExamples {
+ public:
+  static constexpr int64_t kPad = 0, kCls = 1, kSep = 2, kMask = 3, kFirst = 4;
+
+  MockExamples(const ExampleFiles& files, int64_t set, int64_t samples)
+      : length_(files.seq_length),
+        vocabulary_(files.vocabulary.size),
+        masked_(files.settings.mask_prob),
+        seed_(static_cast<uint64_t>(files.seed)),
+        set_(std::to_string(set)),
+        samples_(samples) {
+    MG_CHECK(vocabulary_ > kFirst,
+             "--mock-data with --task mlm needs more than {} tokens, of which the first are [PAD], "
+             "[CLS], [SEP] and [MASK]; --vocab-size is {}",
+             kFirst, vocabulary_);
+    MG_CHECK(length_ >= 5, "--seq-length is {}; --task mlm needs at least 5 tokens", length_);
+  }
+  int64_t size() const override { return samples_; }
+  void read(int64_t k, data::BertExample& example) const override {
+    const RandomStream random(seed_, "mock sentences " + set_);
+    const auto at = [&](int64_t t) { return static_cast<uint64_t>(k * 2 * (length_ + 1) + t); };
+    example.is_random = random.uniform(at(2 * length_)) < 0.5;
+    example.tokens.assign(static_cast<size_t>(length_), 0);
+    example.token_types = example.tokens;
+    example.labels.assign(example.tokens.size(), data::TokenMasker::kIgnored);
+    for (int64_t t = 0; t < length_; ++t) {
+      const auto i = static_cast<size_t>(t);
+      const bool second = t > length_ / 2, ends = t == length_ / 2 || t + 1 == length_;
+      example.token_types[i] = second ? 1 : 0;
+      const int64_t token =
+          kFirst +
+          static_cast<int64_t>(random.bits(at(t)) % static_cast<uint64_t>(vocabulary_ - kFirst));
+      example.tokens[i] = t == 0 ? kCls : ends ? kSep : token;
+      if (t == 0 || ends || random.uniform(at(length_ + t)) >= masked_) continue;
+      example.labels[i] = token;
+      example.tokens[i] = kMask;
+    }
+  }
+
+ private:
+  int64_t length_, vocabulary_;
+  double masked_;
+  uint64_t seed_;
+  std::string set_;
+  int64_t samples_;
+};
+
+Corpus open_mock(const ExampleFiles& files, bool pairs) {
+  const auto samples = files.samples(0);
+  Corpus corpus;
+  for (size_t i = 0; i < corpus.sets.size(); ++i)
+    if (files.wanted[i])
+      corpus.sets[i] = std::make_shared<const MaskedRows>(
+          std::make_shared<const MockExamples>(files, static_cast<int64_t>(i),
+                                               samples[i].value_or(1)),
+          files.seq_length, MockExamples::kPad, pairs);
+  return corpus;
+}
+
+}  // namespace
+
+void MaskedRows::read(int64_t k, data::Sample& sample) const {
+  data::BertExample example;
+  examples_->read(k, example);
+  const auto length = static_cast<size_t>(length_), tokens = example.tokens.size();
+  MG_ASSERT(tokens > 0 && tokens <= length);
+  sample.tokens = std::move(example.tokens);
+  sample.tokens.resize(length, pad_);
+  sample.token_types = std::move(example.token_types);
+  sample.token_types.resize(length);
+  sample.labels.assign(length, 0);
+  sample.loss_mask.assign(length, 0);
+  for (size_t t = 0; t < tokens; ++t) {
+    if (example.labels[t] == data::TokenMasker::kIgnored) continue;
+    sample.labels[t] = example.labels[t];
+    sample.loss_mask[t] = 1;
+  }
+  sample.position_ids.assign(length, 0);
+  std::iota(sample.position_ids.begin(),
+            sample.position_ids.begin() + static_cast<std::ptrdiff_t>(tokens), 0);
+  sample.segment_begin.assign(length, 0);
+  std::iota(sample.segment_begin.begin() + static_cast<std::ptrdiff_t>(tokens),
+            sample.segment_begin.end(), static_cast<int32_t>(tokens));
+  sample.sources.assign(length, -1);
+  std::fill_n(sample.sources.begin(), tokens, 0);
+  sample.targets.clear();
+  sample.pair_labels.clear();
+  if (!pairs_) return;
+  sample.pair_labels.assign(length, -1);
+  sample.pair_labels[0] = example.is_random ? 1 : 0;
+}
+
+void MaskedRows::read_filler(data::Sample& sample) const {
+  read(0, sample);
+  std::ranges::fill(sample.loss_mask, 0.0f);
+  std::ranges::fill(sample.pair_labels, -1);
+}
+
+Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model) {
+  const settings::DataSettings& s = files.settings;
+  const DataSources sources = find_sources(s);
+  const auto with_validation = [](Corpus corpus) {
+    const auto& valid = corpus.sets[static_cast<size_t>(data::Split::valid)];
+    if (valid != nullptr) corpus.validation.push_back({"", valid});
+    return corpus;
+  };
+  if (sources.mock) return with_validation(open_mock(files, model.pair_head));
+  MG_CHECK(files.vocabulary.tokenizer != nullptr,
+           "--task mlm needs the tokenizer of its data: give --tokenizer-model, or --vocab-file");
+  const data::BertTokens tokens = data::bert_tokens(*files.vocabulary.tokenizer);
+  data::BertDatasetConfig config{.sequence_length = files.seq_length,
+                                 .seed = files.seed,
+                                 .next_sentence = model.pair_head,
+                                 .short_sequence_probability = s.short_seq_prob,
+                                 .masking = {.probability = s.mask_prob},
+                                 .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
+                                 .megatron_data_order = s.megatron_data_order};
+  if (sources.blend.all) config.split = split_of(s);
+  const auto samples = files.samples(0);
+  Corpus corpus;
+  for (size_t i = 0; i < corpus.sets.size(); ++i) {
+    const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[i];
+    if (!files.wanted[i] || !list || (config.split && !data::parse_split(*config.split)[i]))
+      continue;
+    const auto split = static_cast<data::Split>(i);
+    MG_CHECK(samples[i].has_value(),
+             "--task mlm reads a number of samples of the {} set, and --full-validation all of "
+             "them once; leave it out",
+             data::name(split));
+    corpus.sets[i] = std::make_shared<const MaskedRows>(
+        data::build_bert_examples(*list, tokens, config, split, samples[i],
+                                  s.mid_level_dataset_surplus),
+        files.seq_length, tokens.pad, model.pair_head);
+  }
+  return with_validation(std::move(corpus));
+}
+
+}  // namespace megatron::corpus

@@ -1,0 +1,43 @@
+// Common parts of the config.json of encoders: the head that architectures names, and the keys of
+// BERT's.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+
+// What transformers' classes of an encoder compute from its last layer: ForPreTraining,
+// ForMaskedLM, ForSequenceClassification, ForTokenClassification and ForQuestionAnswering.
+enum class EncoderHead { pretraining, masked, sequence, tokens, answers };
+
+// The head of the class <prefix>For... that architectures names; masked without that key. Throws
+// Error naming those that the family has.
+EncoderHead encoder_head(const Json& config, std::string_view prefix,
+                         const std::vector<EncoderHead>& known);
+EncoderHead head_of(const DecoderValue& value);
+void write_head(const DecoderValue& value, std::string_view prefix, Json& config);
+
+// Sets the head of a value whose layers are known. transform: of the language model's output layer;
+// pooled: of the labels of texts, or none; each_token: of the labels of tokens and answers, or
+// none.
+struct EncoderHeads {
+  HeadTransform masked;
+  std::optional<HeadTransform> pooled, each_token;
+  bool output_bias = true;
+};
+void set_head(const Json& config, EncoderHead head, const EncoderHeads& heads, DecoderValue& value);
+// That of texts, in place of the value's.
+void set_text_head(const std::optional<HeadTransform>& pooled, DecoderValue& value);
+
+// BERT's layers and keys (Devlin et al. 2019): norms of sums, biases, attention to both sides,
+// learned positions, a norm of the embeddings.
+DecoderValue read_bert_layers(const Json& config);
+Json write_bert_layers(const DecoderValue& value);
+// BERT's tensors of layers, behind this prefix.
+FamilyTensors bert_tensors(const std::string& prefix);
+
+}  // namespace megatron::models

@@ -1,0 +1,37 @@
+// What `megatron verify` reads and compares of encoders, beside what decoders have.
+#pragma once
+
+#include "post_training/masked_text.h"
+#include "selftest/expected.h"
+#include "selftest/verify_batch.h"
+
+namespace megatron::selftest {
+
+// Reads token_type_ids [B,S], if they are there, and confines attention to the tokens that
+// attention_mask shows. Hidden tokens see these, too, as in transformers, where they count for
+// answers. batch.padding has been read.
+void read_encoder_inputs(Expected& expected, const models::Model& model, ExpectedBatch& batch);
+// Reads the labels of an encoder:
+//   of masked tokens  labels [B,S], -100 where none is; next_sentence_label [B] of pairs
+//   of texts          labels [B]
+//   of tokens         labels [B,S], -100 where none is
+//   of answers        start_positions and end_positions [B]
+void read_encoder_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch);
+
+// The loss of transformers' class for the model on the whole batch; null: the mean loss of the
+// labels.
+std::shared_ptr<const training::Objective> encoder_objective(const models::Model& model,
+                                                             const corpus::HostBatch& batch);
+
+// Renames an encoder's outputs, and takes them apart, as expected.safetensors has them: of a model
+// with pairs prediction_logits and seq_relationship_logits [B,2], of answers start_logits and
+// end_logits [B,S].
+void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& batch,
+                            TensorMap& values);
+
+// The gradient of a tensor, without that of the padding token's embedding if the batch has padding:
+// transformers leaves that row of the table of tokens out, though answers count padded tokens.
+std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
+                                        const models::Model& model, const ExpectedBatch& batch);
+
+}  // namespace megatron::selftest

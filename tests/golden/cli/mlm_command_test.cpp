@@ -1,0 +1,107 @@
+// `megatron train --task mlm` trains encoders on sentences.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "golden/cli/log_records.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+class MaskedCommand : public ::testing::Test {
+ protected:
+  static std::string tokenizer() { return vectors("bert_dataset/data/wordpiece"); }
+  static Words command(const std::string& more) {
+    return with({"train", "--task", "mlm", "--tokenizer-model", tokenizer(), "--data-path",
+                 vectors("bert_dataset/data/docs60")},
+                words("--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 64 "
+                      "--max-position-embeddings 64 --micro-batch-size 2 --global-batch-size 8 "
+                      "--split 9,1,0 --eval-interval 25 --eval-iters 1 --log-interval 1 "
+                      "--lr-decay-style constant --lr 3e-3 --hidden-dropout 0.1 " +
+                      more));
+  }
+  std::vector<double> values(const std::string& folder, const std::string& key) const {
+    std::vector<double> all;
+    for (const Json& record : log_records(place_ / folder, "step"))
+      all.push_back((key == "loss" ? record : record["metrics"])[key].as_number());
+    return all;
+  }
+  void refused(const Words& line, const Words& parts) const {
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 2) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
+  }
+
+  Workplace place_;
+};
+
+double mean(const std::vector<double>& v, size_t begin, size_t end) {
+  double sum = 0;
+  for (size_t i = begin; i < end; ++i) sum += v[i];
+  return sum / static_cast<double>(end - begin);
+}
+
+TEST_F(MaskedCommand, LossesFallAndARunGoesOnInAnotherLayout) {
+  const Outcome r = place_.run(command("--train-iters 50 --save whole"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("| lm loss "), std::string::npos) << r.out;
+  const std::vector<double> lm = values("whole", "lm loss"), pairs = values("whole", "sop loss");
+  ASSERT_EQ(lm.size(), 50u);
+  EXPECT_LT(mean(lm, 40, 50), mean(lm, 0, 5) - 0.1);
+  EXPECT_LT(mean(pairs, 40, 50), mean(pairs, 0, 5) + 0.05);
+  const std::vector<Json> validations = log_records(place_ / "whole", "validation");
+  ASSERT_EQ(validations.size(), 2u);
+  EXPECT_TRUE(validations[1].contains("pair accuracy")) << validations[1].dump();
+
+  ASSERT_EQ(place_.run(command("--train-iters 50 --save parts --exit-interval 20")).code, 0);
+  const Outcome rest = place_.run(
+      command("--train-iters 50 --save parts --load parts --ranks 4 --tensor-model-parallel-size 2 "
+              "--sequence-parallel --pipeline-model-parallel-size 2"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  const std::vector<double> losses = values("parts", "loss"), expected = values("whole", "loss");
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], i < 20 ? 0 : 2e-4 * expected[i]) << i;
+
+  // Its directory is a model to go on with, and to classify texts with.
+  const Json config = Json::read(place_ / "whole/iter_0000050/config.json");
+  EXPECT_EQ(config["model_type"].as_string(), "megatron");
+  const Outcome again =
+      place_.run({"train", "--task", "mlm", "--model", "whole/iter_0000050", "--data-path",
+                  vectors("bert_dataset/data/docs60"), "--seq-length", "32", "--micro-batch-size",
+                  "2", "--train-iters", "2", "--lr", "1e-3"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  refused({"generate", "--load", "whole/iter_0000050", "--prompt", "a"}, {"encoder"});
+}
+
+TEST_F(MaskedCommand, HuggingFacesBertOfFlags) {
+  const Outcome r = place_.run(command(
+      "--train-iters 2 --model-family bert --norm-epsilon 1e-12 --attention-dropout 0.1 --save b"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json config = Json::read(place_ / "b/iter_0000002/config.json");
+  EXPECT_EQ(config["architectures"].dump(), R"(["BertForPreTraining"])");
+  const Outcome single =
+      place_.run(command("--train-iters 2 --model-family bert --bert-no-binary-head --save one"));
+  ASSERT_EQ(single.code, 0) << single.err;
+  EXPECT_EQ(Json::read(place_ / "one/iter_0000002/config.json")["architectures"].dump(),
+            R"(["BertForMaskedLM"])");
+  EXPECT_FALSE(log_records(place_ / "one", "step")[0]["metrics"].contains("sop loss"));
+}
+
+TEST_F(MaskedCommand, RefusesWhatDoesNotFit) {
+  refused(command("--train-iters 2 --mask-prob 1.5"), {"--mask-prob", "1.5"});
+  refused(command("--train-iters 2 --multi-latent-attention"), {"--multi-latent-attention"});
+  refused(command("--train-iters 2 --window-size 4,0"), {"--window-size", "4,4"});
+  refused(with({"train", "--task", "mlm", "--model", vectors("hf/gpt2"), "--tokenizer-model",
+                tokenizer(), "--data-path", vectors("bert_dataset/data/docs60")},
+               words("--seq-length 16 --micro-batch-size 1 --train-iters 1 --lr 1e-3")),
+          {"--task mlm", "gpt2"});
+  refused(with({"train", "--model", vectors("hf/bert"), "--tokenizer-model", tokenizer()},
+               words("--mock-data --seq-length 16 --micro-batch-size 1 --train-iters 1 --lr 1e-3")),
+          {"encoder", "--task mlm"});
+}
+
+}  // namespace
+}  // namespace megatron::testing

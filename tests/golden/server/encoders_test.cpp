@@ -1,0 +1,184 @@
+// Endpoints of encoders, compared with numbers of transformers 5.24 (its pipelines fill-mask and
+// text-classification, and the last hidden state of its BertModel).
+#include "checkpoint/model_directory.h"
+#include "golden/selftest/support.h"
+#include "golden/server/support.h"
+#include "server/score_request.h"
+#include "text.h"
+#include "training/model_source.h"
+#include "unit/models/family_models.h"
+#include "word_vocabulary.h"
+
+namespace megatron::testing {
+namespace {
+
+// An encoder of the golden vectors behind a server, with words for its tokens.
+class ServedEncoder {
+ public:
+  explicit ServedEncoder(const std::string& name)
+      : directory_(family_directory(name)),
+        model_(models::model_from_directory(directory_.path())),
+        runtime_({DeviceKind::cpu, 0}, 2),
+        stage_(training::load_model(directory_, model_, runtime_, DType::f32, 0)) {
+    log::set_level(log::Level::error);
+    write_word_vocabulary(folder_ / "words", model_->vocab_size());
+    text_.emplace(
+        server::TextModel::Parts{.name = name,
+                                 .tokenizer = tokenizers::Tokenizer::load(folder_ / "words"),
+                                 .context = model_->context_length(),
+                                 .created = 1,
+                                 .facts = model_->facts()});
+    server::ServerOptions options = served_options(model_->context_length());
+    options.engine.vocabulary = model_->vocab_size();
+    server_ = std::make_unique<server::Server>(
+        *text_,
+        server::ServedWeights{
+            std::shared_ptr<Runtime>(std::shared_ptr<void>(), &runtime_),
+            std::shared_ptr<models::Stage>(std::shared_ptr<void>(), stage_.get())},
+        options);
+  }
+
+  const server::TextModel& text() const { return *text_; }
+  Json answer(const std::string& path, const std::string& body, int status = 200) const {
+    const httplib::Result result =
+        httplib::Client("127.0.0.1", server_->port()).Post(path, body, "application/json");
+    if (!result) throw Error("no answer");
+    EXPECT_EQ(result->status, status) << result->body;
+    return Json::parse(result->body);
+  }
+  std::string refused(const std::string& path, const std::string& body) const {
+    return answer(path, body, 400)["error"]["message"].as_string();
+  }
+
+ private:
+  TemporaryDirectory folder_;
+  checkpoint::ModelDirectory directory_;
+  models::Model model_;
+  Runtime runtime_;
+  std::unique_ptr<models::Stage> stage_;
+  std::optional<server::TextModel> text_;
+  std::unique_ptr<server::Server> server_;
+};
+
+void expect_filling(const Json& found, double score, int64_t token, const std::string& sequence) {
+  EXPECT_NEAR(found["score"].as_number(), score, 1e-5);
+  EXPECT_EQ(found["token"].as_integer(), token);
+  EXPECT_EQ(found["token_str"].as_string(), "w" + std::to_string(token));
+  EXPECT_EQ(found["sequence"].as_string(), sequence);
+}
+
+TEST(EncoderEndpoints, FillMasksAsTransformersDoes) {
+  const ServedEncoder served("bert");
+  const Json one = served.answer("/v1/fill-mask", R"({"input": "w10 w20 [MASK] w30", "top_k": 3})");
+  ASSERT_EQ(one.as_array().size(), 3u);
+  expect_filling(one.as_array()[0], 0.0453381, 67, "w10 w20 w67 w30");
+  expect_filling(one.as_array()[1], 0.0406138, 83, "w10 w20 w83 w30");
+  expect_filling(one.as_array()[2], 0.0270726, 72, "w10 w20 w72 w30");
+  const Json two = served.answer("/fill-mask", R"({"inputs": "w7 [MASK] [MASK]", "top_k": 2})");
+  ASSERT_EQ(two.as_array().size(), 2u);
+  expect_filling(two.as_array()[0].as_array()[1], 0.0282873, 157, "[CLS] w7 w157 [MASK] [SEP]");
+  expect_filling(two.as_array()[1].as_array()[0], 0.0364871, 67, "[CLS] w7 [MASK] w67 [SEP]");
+  const Json list = served.answer(
+      "/v1/fill-mask", R"({"input": ["w10 w20 [MASK] w30", "w7 [MASK] [MASK]"], "top_k": 3})");
+  ASSERT_EQ(list.as_array().size(), 2u);
+  EXPECT_EQ(list.as_array()[0].dump(), one.dump());
+  expect_contains(served.refused("/v1/fill-mask", R"({"input": "w10 w20"})"),
+                  {"has no mask", "[MASK]"});
+  expect_contains(served.refused("/v1/fill-mask", R"({"input": "[MASK]", "top_k": 0})"), {"top_k"});
+}
+
+std::vector<double> embedding(const ServedEncoder& served, const std::string& more, size_t of = 0) {
+  const Json answer = served.answer(
+      "/v1/embeddings", R"({"input": ["w10 w20 w30", "w99 w98 w97 w96 w95"])" + more + "}");
+  std::vector<double> values;
+  for (const Json& value : answer["data"].as_array()[of]["embedding"].as_array())
+    values.push_back(value.as_number());
+  return values;
+}
+
+void expect_begins(const std::vector<double>& values, const std::vector<double>& expected) {
+  ASSERT_EQ(values.size(), 48u);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(values[i], expected[i], 1e-5) << i;
+}
+
+TEST(EncoderEndpoints, GiveEmbeddingsOfTheLastHiddenState) {
+  const ServedEncoder served("bert");
+  expect_begins(embedding(served, ""), {0.1407805, 0.0861687, 0.0193275});
+  expect_begins(embedding(served, "", 1), {0.1634748, 0.083234, 0.0123074});
+  expect_begins(embedding(served, R"(, "normalize": false)"), {0.8816155, 0.539618, 0.1210356});
+  expect_begins(embedding(served, R"(, "normalize": false, "pooling": "cls")", 1),
+                {1.1406881, 0.2548878, 0.1673533});
+  expect_begins(embedding(served, R"(, "normalize": false, "pooling": "last")"),
+                {0.9585022, 0.6772959, 0.0351768});
+  expect_contains(served.refused("/v1/embeddings", R"({"input": "w5", "pooling": "max"})"),
+                  {"max", "mean", "cls", "last"});
+}
+
+TEST(EncoderEndpoints, ClassifyTextsAsTransformersDoes) {
+  const ServedEncoder served("bert_classify");
+  const Json all = served.answer("/v1/classify", R"({"input": ["w10 w20 w30", "w50 w40"]})");
+  const std::vector<std::vector<double>> expected = {{0.3010588, 0.4232993, 0.2756419},
+                                                     {0.3844801, 0.2612983, 0.3542216}};
+  for (size_t row = 0; row < 2; ++row) {
+    const Json& data = all["data"].as_array()[row];
+    EXPECT_EQ(data["label"].as_string(), row == 0 ? "LABEL_1" : "LABEL_0");
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(data["probs"].as_array()[i].as_number(), expected[row][i], 1e-5);
+  }
+  const Json cut =
+      served.answer("/pooling", R"({"input": "w50 w40 w30", "truncate_prompt_tokens": 4})");
+  const Json whole = served.answer("/pooling", R"({"input": "w50 w40"})");
+  EXPECT_EQ(cut["data"].dump(), whole["data"].dump());  // [SEP] stays
+}
+
+// BertTokenizer's tokens and types of the pair.
+TEST(EncoderEndpoints, ReadPairsAsTransformersDoes) {
+  const ServedEncoder served("bert_classify");
+  const auto pair = [&](const std::string& more) {
+    const Json body =
+        Json::parse(R"({"text_1": "w10 w20", "text_2": ["w30 w31", "w9"])" + more + "}");
+    return server::read_scored_pairs(server::Parameters(body), served.text());
+  };
+  using Ids = std::vector<int32_t>;
+  const server::ScoreRequest whole = pair("");
+  ASSERT_EQ(whole.texts.size(), 2u);
+  EXPECT_EQ(whole.texts[0], (Ids{2, 10, 20, 3, 30, 31, 3}));
+  EXPECT_EQ(whole.types[0], (Ids{0, 0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(whole.texts[1], (Ids{2, 10, 20, 3, 9, 3}));
+  EXPECT_EQ(whole.types[1], (Ids{0, 0, 0, 0, 1, 1}));
+  const server::ScoreRequest cut = pair(R"(, "truncate_prompt_tokens": 6)");
+  EXPECT_EQ(cut.texts[0], (Ids{2, 10, 20, 3, 30, 3}));
+  EXPECT_EQ(cut.types[0], (Ids{0, 0, 0, 0, 1, 1}));
+  expect_contains(served.refused("/v1/score", R"({"text_1": "w5", "text_2": "w6"})"),
+                  {"has 3 labels", "/v1/classify"});
+}
+
+TEST(EncoderEndpoints, GiveScoresOfEachToken) {
+  const ServedEncoder served("bert_tokens");
+  const Json all = served.answer("/pooling", R"({"input": "w10 w20"})");
+  const Json::Array& tokens = all["data"].as_array()[0]["data"].as_array();
+  ASSERT_EQ(tokens.size(), 4u);
+  for (const Json& token : tokens) {
+    double sum = 0;
+    for (const Json& value : token.as_array()) sum += value.as_number();
+    EXPECT_NEAR(sum, 1, 1e-6);
+  }
+  expect_contains(served.refused("/v1/classify", R"({"input": "w10"})"), {"/pooling"});
+}
+
+TEST(EncoderEndpoints, RefuseWhatTheModelDoesNotDo) {
+  const ServedEncoder masked("bert"), scores("bert_classify");
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/classify", "/v1/score"})
+    expect_contains(masked.refused(path, "{}"),
+                    {path, "'bert' is an encoder (bert)", "/v1/fill-mask", "/v1/embeddings"});
+  expect_contains(scores.refused("/v1/fill-mask", "{}"), {"scores texts (3 labels)"});
+  expect_contains(scores.refused("/v1/completions", "{}"), {"/v1/classify"});
+  const ServedModel decoder;
+  const httplib::Result result =
+      decoder.client().Post("/v1/fill-mask", R"({"input": "a"})", "application/json");
+  ASSERT_EQ(result->status, 400);
+  expect_contains(result->body, {"is a decoder", "/v1/completions", "serve an encoder"});
+}
+
+}  // namespace
+}  // namespace megatron::testing
