@@ -20,8 +20,11 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
   const DType type = kernels::accumulator(whole.parameters()[0]->parameter.value.dtype());
   batch.tokens = batch.labels = batch.positions = made(length, DType::i32);
   batch.loss_weights = batch.targets = made(length, type);
+  const models::ModelFacts& facts = whole.model()->facts();
+  if (facts.token_types > 0) batch.token_types = batch.tokens;
+  if (facts.left_out_token >= 0) batch.embedding_factors = batch.loss_weights;
   batch.sample_ids = made(1, DType::i64);
-  for (int64_t k = 0; k < whole.model()->facts().prediction.depths; ++k)
+  for (int64_t k = 0; k < facts.prediction.depths; ++k)
     batch.predicted.push_back({.tokens = batch.tokens,
                                .labels = batch.labels,
                                .loss_weights = batch.loss_weights,

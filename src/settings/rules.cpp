@@ -86,6 +86,9 @@ const std::vector<Rule> kRules = {
     {flags, "epochs", "!task",
      "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward or classify; "
      "give --train-iters or --train-samples to train on token files"},
+    {flags, "epochs", "task=mlm",
+     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward or classify, "
+     "but --task mlm draws samples from texts; give --train-iters or --train-samples"},
     {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
      "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
     {flags, "extend-to-iters", "epochs",
@@ -137,6 +140,12 @@ const std::vector<Rule> kRules = {
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
      "--{flag} {value} has no effect without --task sft, dpo, reward or classify: add it, or leave "
      "--{flag} out"},
+    {flags, "chat-packing|chat-truncation|chat-template", "task=mlm",
+     "--{flag} {value} has no effect with --task mlm, which reads texts without chats: leave it "
+     "out"},
+    {flags, "no-calculate-per-token-loss", "task=mlm",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task mlm "
+     "is a mean over masked tokens and pairs: leave it out"},
     {flags, "no-calculate-per-token-loss", "task=dpo",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task dpo "
      "is a mean over pairs or completions: leave it out"},
@@ -156,6 +165,8 @@ const std::vector<Rule> kRules = {
      "--log-entropy is of next tokens, but --task reward trains scores: leave it out"},
     {flags, "log-entropy", "task=classify",
      "--log-entropy is of next tokens, but --task classify trains scores: leave it out"},
+    {flags, "sample-interval", "task=mlm",
+     "--sample-interval generates texts, which a model of --task mlm cannot: leave it out"},
     {flags, "sample-interval", "task=reward",
      "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
     {flags, "sample-interval", "task=classify",

@@ -55,7 +55,7 @@ class Session {
   // waits. Pending operations refer to memory that may be gone, so nothing may advance them.
   void give_up(const std::string& reason);
   bool given_up() const { return given_up_.load(std::memory_order_acquire); }
-  const std::string& reason() const { return reason_; }  // set once the session is given up
+  const std::string& reason() const { return reason_; }  // set by give_up()
 
   // Record of the calls of this process.
   RankRecord& record() { return *record_; }

@@ -84,6 +84,14 @@ void set_head(const Json& j, EncoderHead head, const EncoderHeads& heads, Decode
   if (head == EncoderHead::answers) value.scored = ScoredTokens::span;
 }
 
+void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers) {
+  MG_CHECK(hidden_size % heads == 0,
+           "config.json has hidden_size = {}, which is not a multiple of num_attention_heads = {}",
+           hidden_size, heads);
+  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
+           1 << 16);
+}
+
 DecoderValue read_bert_layers(const Json& j) {
   refuse_unless(j, "is_decoder", false);
   refuse_unless(j, "add_cross_attention", false);
@@ -95,11 +103,7 @@ DecoderValue read_bert_layers(const Json& j) {
   value.attention_dropout = number(j, "attention_probs_dropout_prob");
   value.init_method_std = number(j, "initializer_range");
   const int64_t heads = integer(j, "num_attention_heads"), layers = integer(j, "num_hidden_layers");
-  MG_CHECK(value.hidden_size % heads == 0,
-           "config.json has hidden_size = {}, which is not a multiple of num_attention_heads = {}",
-           value.hidden_size, heads);
-  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
-           1 << 16);
+  check_layer_sizes(value.hidden_size, heads, layers);
   const nn::NormConfig norm{.epsilon = positive(j, "layer_norm_eps")};
   const LayerValue layer{.mixer = nn::AttentionConfig{.heads = heads,
                                                       .kv_heads = heads,
@@ -155,6 +159,11 @@ FamilyTensors bert_tensors(const std::string& prefix) {
                     {"mlp.up", "intermediate.dense"},
                     {"mlp.down", "output.dense"},
                     {"mlp_norm", "output.LayerNorm"}}};
+}
+
+void name_score_head(std::string_view bias, FamilyTensors& map) {
+  map.outside.push_back({"score", bias.substr(0, bias.rfind('.'))});
+  map.outside.push_back({"score_bias", bias});
 }
 
 }  // namespace megatron::models

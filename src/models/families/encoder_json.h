@@ -30,8 +30,11 @@ struct EncoderHeads {
   bool output_bias = true;
 };
 void set_head(const Json& config, EncoderHead head, const EncoderHeads& heads, DecoderValue& value);
-// That of texts, in place of the value's.
+// Gives `value` the transform that a head for whole texts (classification, scores) applies.
 void set_text_head(const std::optional<HeadTransform>& pooled, DecoderValue& value);
+
+// Throws Error unless the heads divide the hidden size and the number of layers is a sane one.
+void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers);
 
 // BERT's layers and keys (Devlin et al. 2019): norms of sums, biases, attention to both sides,
 // learned positions, a norm of the embeddings.
@@ -39,5 +42,12 @@ DecoderValue read_bert_layers(const Json& config);
 Json write_bert_layers(const DecoderValue& value);
 // BERT's tensors of layers, behind this prefix.
 FamilyTensors bert_tensors(const std::string& prefix);
+inline constexpr DecoderFamily::Key kBertKeys[] = {
+    {"--hidden-dropout", "hidden_dropout_prob"},
+    {"--attention-dropout", "attention_probs_dropout_prob"},
+    {"--norm-epsilon", "layer_norm_eps"}};
+// Adds the weight and the bias of the score head, whose bias has this name in the checkpoint, for
+// example "classifier.bias". The map keeps a view of it.
+void name_score_head(std::string_view bias, FamilyTensors& map);
 
 }  // namespace megatron::models

@@ -61,6 +61,18 @@ TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
   }
 }
 
+TEST(Flops, AreTheProductsThatEveryEncoderExecutes) {
+  for (const char* name : testing::kEncoderDirectories) {
+    const models::Model model = models::model_from_config_json(testing::family_config(name));
+    for (const int64_t length : {5, 24}) {
+      Runtime meta({DeviceKind::meta, 0}, 1);
+      EXPECT_DOUBLE_EQ(model->training_flops(length),
+                       executed_flops(*whole_on(meta, model), meta, length))
+          << name << " " << length;
+    }
+  }
+}
+
 TEST(Flops, AreThoseOfMultiTokenPrediction) {
   for (const char* name : {"glm4_moe", "deepseek_v3"}) {
     const models::Model model = models::model_from_config_json(testing::family_config(name))

@@ -49,17 +49,12 @@ FamilyTensors tensors(const DecoderValue& value) {
                  {"pair", "cls.seq_relationship"},
                  {"pair_bias", "cls.seq_relationship.bias"},
                  {"score_transform.dense", "bert.pooler.dense"}};
-  const bool answers = value.scored == ScoredTokens::span;
-  map.outside.push_back({"score", answers ? "qa_outputs" : "classifier"});
-  map.outside.push_back({"score_bias", answers ? "qa_outputs.bias" : "classifier.bias"});
+  name_score_head(value.scored == ScoredTokens::span ? "qa_outputs.bias" : "classifier.bias", map);
   return map;
 }
 
 void set_score_head(DecoderValue& value) { set_text_head(kPooler, value); }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "hidden_dropout_prob"},
-                                        {"--attention-dropout", "attention_probs_dropout_prob"},
-                                        {"--norm-epsilon", "layer_norm_eps"}};
 constexpr std::string_view kBuffers[] = {"cls.", "pooler.", "classifier.", "qa_outputs."};
 
 }  // namespace bert
@@ -70,7 +65,7 @@ const DecoderFamily kBert = {.name = "bert",
                              .write = bert::write,
                              .tensors = bert::tensors,
                              .defaults = bert::kDefaults,
-                             .keys = bert::kKeys,
+                             .keys = kBertKeys,
                              .buffers = bert::kBuffers,
                              .has_heads = true,
                              .set_score_head = bert::set_score_head,

@@ -75,17 +75,13 @@ FamilyTensors tensors(const DecoderValue& value) {
                  {"head_transform.norm", "lm_head.layer_norm"},
                  {"output", "lm_head.decoder"},
                  {"output_bias", "lm_head.bias"},
-                 {"score_transform.dense", "classifier.dense"},
-                 {"score", pooled ? "classifier.out_proj" : "classifier"},
-                 {"score_bias", pooled ? "classifier.out_proj.bias" : "classifier.bias"}};
+                 {"score_transform.dense", "classifier.dense"}};
+  name_score_head(pooled ? "classifier.out_proj.bias" : "classifier.bias", map);
   return map;
 }
 
 void set_score_head(DecoderValue& value) { set_text_head(kPooler, value); }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "hidden_dropout_prob"},
-                                        {"--attention-dropout", "attention_probs_dropout_prob"},
-                                        {"--norm-epsilon", "layer_norm_eps"}};
 // Files also have a head for contacts, a table of positions that rotary models do not use, and in
 // every layer the angles.
 constexpr std::string_view kBuffers[] = {"lm_head.",
@@ -103,7 +99,7 @@ const DecoderFamily kEsm = {.name = "esm",
                             .write = esm::write,
                             .tensors = esm::tensors,
                             .defaults = esm::kDefaults,
-                            .keys = esm::kKeys,
+                            .keys = kBertKeys,
                             .buffers = esm::kBuffers,
                             .has_heads = true,
                             .set_score_head = esm::set_score_head,

@@ -56,7 +56,7 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"final_norm", "final_norm"}}};
 }
 
-// That of an encoder is BERT's.
+// An encoder classifies texts through BERT's pooler.
 void set_score_head(DecoderValue& value) {
   if (value.predicts_masked)
     set_text_head(HeadTransform{.kind = HeadTransform::Kind::pooler}, value);

@@ -61,11 +61,7 @@ DecoderValue read(const Json& j) {
   value.init_method_std = number(j, "initializer_range");
   const int64_t heads = integer(j, "num_attention_heads"), layers = integer(j, "num_hidden_layers"),
                 every = integer(j, "global_attn_every_n_layers");
-  MG_CHECK(value.hidden_size % heads == 0,
-           "config.json has hidden_size = {}, which is not a multiple of num_attention_heads = {}",
-           value.hidden_size, heads);
-  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
-           1 << 16);
+  check_layer_sizes(value.hidden_size, heads, layers);
   const nn::NormConfig norm{.epsilon = positive(j, "norm_eps"), .bias = boolean(j, "norm_bias")};
   const std::vector<bool> listed = listed_layers(j, layers, "sliding_attention");
   for (int64_t i = 0; i < layers; ++i) {

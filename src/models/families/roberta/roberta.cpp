@@ -59,20 +59,15 @@ FamilyTensors tensors(const DecoderValue& value) {
                  {"score_transform.dense", "classifier.dense"}};
   const bool pooled = value.score_transform.has_value(),
              answers = value.scored == ScoredTokens::span;
-  map.outside.push_back({"score", answers  ? "qa_outputs"
-                                  : pooled ? "classifier.out_proj"
-                                           : "classifier"});
-  map.outside.push_back({"score_bias", answers  ? "qa_outputs.bias"
-                                       : pooled ? "classifier.out_proj.bias"
-                                                : "classifier.bias"});
+  name_score_head(answers  ? "qa_outputs.bias"
+                  : pooled ? "classifier.out_proj.bias"
+                           : "classifier.bias",
+                  map);
   return map;
 }
 
 void set_score_head(DecoderValue& value) { set_text_head(kPooler, value); }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "hidden_dropout_prob"},
-                                        {"--attention-dropout", "attention_probs_dropout_prob"},
-                                        {"--norm-epsilon", "layer_norm_eps"}};
 constexpr std::string_view kBuffers[] = {"lm_head.", "pooler.", "classifier.", "qa_outputs."};
 
 }  // namespace roberta
@@ -83,7 +78,7 @@ const DecoderFamily kRoberta = {.name = "roberta",
                                 .write = roberta::write,
                                 .tensors = roberta::tensors,
                                 .defaults = roberta::kDefaults,
-                                .keys = roberta::kKeys,
+                                .keys = kBertKeys,
                                 .buffers = roberta::kBuffers,
                                 .has_heads = true,
                                 .set_score_head = roberta::set_score_head,
