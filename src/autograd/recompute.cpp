@@ -14,6 +14,7 @@ class Tape::Stretch final : public Source {
       : span_(span == nullptr ? nullptr : std::make_shared<const Span>(*span)),
         forward_(forward),
         listeners_(tape.span_listeners_),
+        batch_rows_(tape.batch_rows_),
         gradient_listener_(tape.gradient_listener_) {}
 
   Once& once() { return once_; }
@@ -69,7 +70,7 @@ class Tape::Stretch final : public Source {
     tape_->gradient_listener_ = gradient_listener_;
     tape_->span_listeners_ = listeners_;
     tape_->pass_ = Pass::recompute;
-    tape_->batch_rows_ = outer.batch_rows_;
+    tape_->batch_rows_ = batch_rows_;
     tape_->made_ = &once_;
     Bundle in;
     for (Input& input : inputs_) {
@@ -92,6 +93,7 @@ class Tape::Stretch final : public Source {
   std::shared_ptr<const Span> span_;  // null: spans inside are reported
   SpanFunction forward_;
   std::vector<SpanListener*> listeners_;
+  std::optional<BatchRows> batch_rows_;
   GradientListener* gradient_listener_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;

@@ -31,7 +31,25 @@ void set_segment_ends(HostBatch& batch) {
   }
 }
 
+namespace {
+
+// Replaces the texts of the encoder by what `change` makes of a copy.
+template <class F>
+void change_encoder(HostBatch& batch, F&& change) {
+  if (batch.encoder == nullptr) return;
+  auto changed = std::make_shared<HostBatch>(*batch.encoder);
+  change(*changed);
+  batch.encoder = std::move(changed);
+}
+
+}  // namespace
+
 void pad_sequences(HostBatch& batch, int64_t multiple) {
+  if (batch.encoder != nullptr && batch.encoder->layout.length % multiple != 0) {
+    const auto last = static_cast<int32_t>(batch.encoder->layout.length - 1);
+    change_encoder(batch, [&](HostBatch& encoder) { pad_sequences(encoder, multiple); });
+    if (batch.encoder_ends.empty()) batch.encoder_ends.assign(batch.tokens.size(), last);
+  }
   const int64_t length = batch.layout.length, padded = ceil_div(length, multiple) * multiple;
   if (padded == length) return;
   if (batch.segment_ends.empty()) set_segment_ends(batch);
@@ -42,8 +60,8 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
       std::copy_n(values.begin() + s * length, length, all.begin() + s * padded);
     values = std::move(all);
   };
-  for (auto* values :
-       {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts, &batch.token_types})
+  for (auto* values : {&batch.tokens, &batch.positions, &batch.labels, &batch.segment_starts,
+                       &batch.token_types, &batch.encoder_starts, &batch.encoder_ends})
     pad(*values);
   pad(batch.segment_ends, static_cast<int32_t>(padded - 1));
   pad(batch.sources, -1);
@@ -58,13 +76,16 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
 HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
   HostBatch one{.layout = {.sequences = 1, .length = batch.layout.length}};
   one.text_length = batch.text_length;
+  if (batch.encoder != nullptr)
+    one.encoder = std::make_shared<HostBatch>(sequence_of(*batch.encoder, sequence));
   const auto take = [&](const auto& from, auto& to, int64_t length) {
     const auto begin = from.begin() + (from.empty() ? 0 : sequence * length);
     to.assign(begin, begin + (from.empty() ? 0 : length));
   };
-  for (const auto member : {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels,
-                            &HostBatch::segment_starts, &HostBatch::segment_ends,
-                            &HostBatch::sources, &HostBatch::token_types, &HostBatch::pair_labels})
+  for (const auto member :
+       {&HostBatch::tokens, &HostBatch::positions, &HostBatch::labels, &HostBatch::segment_starts,
+        &HostBatch::segment_ends, &HostBatch::sources, &HostBatch::token_types,
+        &HostBatch::pair_labels, &HostBatch::encoder_starts, &HostBatch::encoder_ends})
     take(batch.*member, one.*member, batch.layout.length);
   take(batch.targets, one.targets, batch.layout.length);
   take(batch.reference, one.reference, batch.layout.length);
@@ -99,6 +120,11 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   auto whole = std::make_shared<HostBatch>(batch);
   whole->layout = {.sequences = batch.layout.sequences, .length = batch.layout.length};
   batch.cut_from = std::move(whole);
+  change_encoder(batch, [&](HostBatch& encoder) {
+    parallel::TokenLayout own = layout;
+    own.length = encoder.layout.length;
+    keep_tokens(encoder, own);
+  });
   batch.rank_indices = parallel::tokens_by_rank(batch.layout, batch.segment_starts);
   const std::span<const int32_t> held = batch.indices();
   const auto keep = [&](auto& values) {
@@ -111,7 +137,8 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
     values.resize(held.size());
   };
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts,
-                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels})
+                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels,
+                       &batch.encoder_starts, &batch.encoder_ends})
     keep(*values);
   keep(batch.targets);
   keep(batch.reference);
@@ -151,11 +178,26 @@ void check_segments(const HostBatch& host) {
 }
 
 // Two-sided attention would see the documents behind a token's own.
-void check_two_sided(const HostBatch& host, const models::Model& model) {
-  MG_CHECK(!model->facts().two_sided || host.segment_starts.empty() || !host.segment_ends.empty(),
+void check_two_sided(const HostBatch& host, bool two_sided, std::string_view family) {
+  MG_CHECK(!two_sided || host.segment_starts.empty() || !host.segment_ends.empty(),
            "a batch has segment starts and no segment ends, but the attention of {} sees later "
            "tokens, too: set both",
-           model->family());
+           family);
+}
+
+void check_encoder_bounds(const HostBatch& host) {
+  const int64_t length = host.encoder->layout.length;
+  for (const auto& [values, what] :
+       {std::pair{&host.encoder_starts, "first"}, {&host.encoder_ends, "last"}}) {
+    MG_CHECK(values->empty() || values->size() == host.tokens.size(),
+             "a batch has {} {} tokens of the encoder's texts and {} tokens: it needs one per "
+             "token, or none",
+             values->size(), what, host.tokens.size());
+    for (const int32_t value : *values)
+      MG_CHECK(value >= 0 && value < length,
+               "the {} token of the encoder's text that a token sees is {}; it must lie in [0, {}]",
+               what, value, length - 1);
+  }
 }
 
 // Labels are tokens, or classes of a score head.
@@ -177,11 +219,15 @@ void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& mode
   const int64_t tokens = host.layout.rows();
   const bool confined = !host.segment_starts.empty(), ended = !host.segment_ends.empty(),
              numbers = !host.targets.empty(), pads = model.experts && !host.sources.empty(),
-             by_source = sources_ > 0 && !host.sources.empty();
+             by_source = sources_ > 0 && !host.sources.empty(),
+             has_loss = !host.loss_mask.empty(),  // not: the texts of an encoder
+      begins = !host.encoder_starts.empty(), ends = !host.encoder_ends.empty();
   if (batch_.tokens.defined() && batch_.layout == host.layout &&
       batch_.context == host.text_length && batch_.segment_starts.defined() == confined &&
       batch_.segment_ends.defined() == ended && batch_.targets.defined() == numbers &&
-      batch_.real.rows.defined() == pads && batch_.source_weights.defined() == by_source)
+      batch_.real.rows.defined() == pads && batch_.source_weights.defined() == by_source &&
+      batch_.labels.defined() == has_loss && batch_.encoder_starts.defined() == begins &&
+      batch_.encoder_ends.defined() == ends)
     return;
   const auto tensor = [&](int64_t size, DType type, const char* label) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
@@ -191,8 +237,10 @@ void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& mode
   batch_.context_tokens.layout = host.layout;
   batch_.tokens = tensor(tokens, DType::i32, "batch.tokens");
   batch_.positions = tensor(tokens, DType::i32, "batch.positions");
-  batch_.labels = tensor(tokens, DType::i32, "batch.labels");
-  batch_.loss_weights = tensor(tokens, wide, "batch.loss_weights");
+  if (has_loss) {
+    batch_.labels = tensor(tokens, DType::i32, "batch.labels");
+    batch_.loss_weights = tensor(tokens, wide, "batch.loss_weights");
+  }
   batch_.sample_ids = tensor(host.layout.sequences, DType::i64, "batch.sample_ids");
   if (pads) {
     const int64_t counts = host.layout.sequences + 1;
@@ -205,12 +253,14 @@ void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& mode
         tensor(sources_ * tokens, wide, "batch.source_weights").view({sources_, tokens});
   if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
   if (ended) batch_.segment_ends = tensor(tokens, DType::i32, "batch.segment_ends");
+  if (begins) batch_.encoder_starts = tensor(tokens, DType::i32, "batch.encoder_starts");
+  if (ends) batch_.encoder_ends = tensor(tokens, DType::i32, "batch.encoder_ends");
   if (host.layout.ranks > 1) allocate_context(host);
   if (model.token_types > 0) batch_.token_types = tensor(tokens, DType::i32, "batch.token_types");
   if (model.left_out_token >= 0)
     batch_.embedding_factors = tensor(tokens, wide, "batch.embedding_factors");
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
-  for (int64_t depth = 0; depth < model.prediction.depths; ++depth)
+  for (int64_t depth = 0; has_loss && depth < model.prediction.depths; ++depth)
     batch_.predicted.push_back({tensor(tokens, DType::i32, "batch.predicted_tokens"),
                                 tensor(tokens, DType::i32, "batch.predicted_labels"),
                                 tensor(tokens, wide, "batch.predicted_weights"),
@@ -384,10 +434,7 @@ void DeviceBatch::fill_segments(const HostBatch& host) {
     fill_indices(host);
 }
 
-const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
-                                   settings::LossScope scope, double loss_scale,
-                                   std::span<const double> of_sequences) {
-  lists_pairs_ = model->facts().pair_head;
+void DeviceBatch::fill_inputs(const HostBatch& host, const models::Model& model) {
   check_range(host.tokens, model->vocab_size(), "token id",
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, model->max_position_embeddings(), "position",
@@ -396,19 +443,44 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     check_range(host.token_types, model->facts().token_types, "token type",
                 "the model's types (type_vocab_size)");
   if (!host.segment_starts.empty() || !host.segment_ends.empty()) check_segments(host);
-  check_two_sided(host, model);
   allocate(host, model->facts());
-  if (!runtime_.device().has_data()) return batch_;
-  check_labels(host, model);
+  if (!runtime_.device().has_data()) return;
   Stream& stream = runtime_.stream();
   copy_from(batch_.tokens, std::span<const int32_t>(host.tokens), stream);
   fill_embedding(host, model->facts());
-  copy_from(batch_.labels, std::span<const int32_t>(host.labels), stream);
   fill_segments(host);
-  if (batch_.targets.defined())
-    copy_from(batch_.targets, std::span<const double>(host.targets), stream);
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
   if (batch_.real.rows.defined()) fill_real_tokens(host);
+}
+
+void DeviceBatch::fill_encoder(const HostBatch& host, const models::Model& model) {
+  const HostBatch* const texts = host.encoder.get();
+  const bool reads = model->facts().encoder_layers > 0;
+  MG_CHECK((texts != nullptr) == reads, "a batch has {} for an encoder, and {} has {}",
+           texts == nullptr ? "no texts" : "texts", model->family(), reads ? "one" : "none");
+  if (texts == nullptr) return;
+  MG_CHECK(texts->layout.sequences == host.layout.sequences,
+           "a batch has {} texts for an encoder and {} sequences: it needs one for each",
+           texts->layout.sequences, host.layout.sequences);
+  check_two_sided(*texts, true, model->family());
+  check_encoder_bounds(host);
+  if (encoder_ == nullptr) encoder_ = std::make_unique<DeviceBatch>(runtime_, type_);
+  encoder_->fill_inputs(*texts, model);
+  batch_.encoder = &encoder_->batch_;
+  if (!runtime_.device().has_data()) return;
+  for (const auto& [values, tensor] : {std::pair{&host.encoder_starts, &batch_.encoder_starts},
+                                       {&host.encoder_ends, &batch_.encoder_ends}})
+    if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
+}
+
+void DeviceBatch::fill_losses(const HostBatch& host, const models::Model& model,
+                              settings::LossScope scope, double loss_scale,
+                              std::span<const double> of_sequences) {
+  check_labels(host, model);
+  Stream& stream = runtime_.stream();
+  copy_from(batch_.labels, std::span<const int32_t>(host.labels), stream);
+  if (batch_.targets.defined())
+    copy_from(batch_.targets, std::span<const double>(host.targets), stream);
   if (batch_.source_weights.defined()) fill_source_weights(host);
   const double divisor =
       scope == settings::LossScope::token ? 1 : std::max(host.whole().counted(), 1.0);
@@ -419,6 +491,16 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
                   (of_sequences.empty() ? 1 : of_sequences[i / held]);
   copy_from(batch_.loss_weights, std::span<const double>(weights_), stream);
   fill_predicted(host, model->facts().prediction, loss_scale / divisor);
+}
+
+const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
+                                   settings::LossScope scope, double loss_scale,
+                                   std::span<const double> of_sequences) {
+  lists_pairs_ = model->facts().pair_head;
+  check_two_sided(host, model->facts().two_sided, model->family());
+  fill_inputs(host, model);
+  fill_encoder(host, model);
+  if (runtime_.device().has_data()) fill_losses(host, model, scope, loss_scale, of_sequences);
   return batch_;
 }
 

@@ -16,6 +16,9 @@ namespace megatron::corpus {
 // B sequences of which this rank holds S tokens each, row by row.
 struct HostBatch {
   parallel::TokenLayout layout;
+  // The texts that the encoder of an encoder-decoder reads, one for each sequence, without labels
+  // and masks; or null.
+  std::shared_ptr<const HostBatch> encoder;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
   std::vector<int32_t> token_types;  // [B*S]: index in the model's table of types; empty: 0
   std::vector<double>
@@ -32,6 +35,8 @@ struct HostBatch {
   std::vector<int32_t> pair_labels;
   // [B*S] (nn/batch.h): for two-sided attention; empty: up to the end of each sequence.
   std::vector<int32_t> segment_ends;
+  // [B*S] (nn/batch.h): bounds of cross attention in the encoder's texts; empty: all of them.
+  std::vector<int32_t> encoder_starts, encoder_ends;
   std::vector<int32_t> sources;  // [B*S]: the number of each token's source, -1: padding; or none
 
   // If the rank holds only a part of each sequence: the tokens of every rank, and the whole
@@ -42,6 +47,8 @@ struct HostBatch {
 
   double counted() const;  // sum of the mask
   const HostBatch& whole() const { return cut_from == nullptr ? *this : *cut_from; }
+  // Tokens that this rank holds, and those of the encoder's texts.
+  int64_t encoder_rows() const { return encoder == nullptr ? 0 : encoder->layout.rows(); }
   // Index within its sequence of each token that this rank holds; empty: 0, 1, ... in each.
   std::span<const int32_t> indices() const;
 };
@@ -50,8 +57,9 @@ struct HostBatch {
 // next token that is its own start, the last one with its sequence. Without starts, a sequence is
 // one document.
 void set_segment_ends(HostBatch& batch);
-// Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count, and that
-// no other token sees: segment_ends are set if the batch has none.
+// Pads whole sequences, and the texts of an encoder, to a multiple of `multiple` tokens with tokens
+// that do not count, and that no other token sees: segment_ends and encoder_ends are set if the
+// batch has none.
 void pad_sequences(HostBatch& batch, int64_t multiple);
 // One of a batch's whole sequences.
 HostBatch sequence_of(const HostBatch& batch, int64_t sequence);
@@ -82,6 +90,11 @@ class DeviceBatch {
   DType type_;
   int64_t sources_;
   void allocate(const HostBatch& host, const models::ModelFacts& model);
+  // What the model reads, without labels and weights.
+  void fill_inputs(const HostBatch& host, const models::Model& model);
+  void fill_encoder(const HostBatch& host, const models::Model& model);
+  void fill_losses(const HostBatch& host, const models::Model& model, settings::LossScope scope,
+                   double loss_scale, std::span<const double> of_sequences);
   void fill_embedding(const HostBatch& host, const models::ModelFacts& model);
   // Tokens [tokens] with labels, those of which this is true, in memory for all of them.
   parallel::LabelledTokens listed(parallel::LabelledTokens& memory,
@@ -98,6 +111,7 @@ class DeviceBatch {
   void fill_levels(const HostBatch& host);  // of a two-level exchange
 
   nn::Batch batch_;
+  std::unique_ptr<DeviceBatch> encoder_;  // made when a batch has texts for an encoder
   // Tokens with a label: memory for all of a batch.
   parallel::LabelledTokens labelled_, pairs_;
   bool lists_pairs_ = false;     // the model has a head for pairs

@@ -12,17 +12,18 @@ Bundle receive_hidden(const models::Stage& stage, Runtime& runtime, int64_t toke
                       comm::Group* stages) {
   if (stage.part().embedding) return {};
   const DType type = stage.parameters()[0]->parameter.value.dtype();
-  const Tensor hidden =
-      Tensor::empty(runtime.arena(MemoryClass::activations), {tokens, stage.model()->hidden_size()},
-                    type, "pass.received");
-  stages->recv(hidden, stages->rank() - 1, runtime.stream(), kCallName).wait(runtime.stream());
-  return {{"hidden", Var(hidden)}};
+  const parallel::Payload payload =
+      models::make_payload(models::boundary_shapes(stage, models::Edge::entry, {.tokens = tokens}),
+                           runtime, type, "pass.received");
+  for (const Tensor& tensor : payload)
+    stages->recv(tensor, stages->rank() - 1, runtime.stream(), kCallName).wait(runtime.stream());
+  return models::entering(stage, payload);
 }
 
 void send_hidden(const models::Stage& stage, Tape& tape, const Bundle& out, comm::Group* stages) {
   if (stage.part().head) return;
-  const Tensor hidden = models::flowing(tape, out).value;
-  stages->send(hidden, stages->rank() + 1, tape.stream(), kCallName).wait(tape.stream());
+  for (const Tensor& tensor : models::leaving_values(stage, tape, out))
+    stages->send(tensor, stages->rank() + 1, tape.stream(), kCallName).wait(tape.stream());
 }
 
 Tensor receive_expert_choices(const models::Stage& stage, Runtime& runtime, const Shape& shape,

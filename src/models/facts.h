@@ -64,9 +64,10 @@ struct PredictionFacts {
 enum class ScoredTokens { last_token, first_token, mean, each_token, span };
 
 struct ModelFacts {
-  std::string_view family;  // model_type of its config.json
-  int64_t num_layers = 0;
-  int64_t hidden_size = 0;  // width of the residual stream
+  std::string_view family;     // model_type of its config.json
+  int64_t num_layers = 0;      // all of them
+  int64_t encoder_layers = 0;  // the first ones, which read a text of their own; 0: none
+  int64_t hidden_size = 0;     // width of the residual stream
   int64_t vocab_size = 0;
   // Positions that the model has tables for: the longest text that it can compute.
   int64_t max_position_embeddings = 0;
@@ -83,9 +84,10 @@ struct ModelFacts {
   std::optional<AttentionFacts> attention;
   std::optional<FeedForwardFacts> feed_forward;  // dense
   std::optional<ExpertFacts> experts;
-  bool two_sided = false;  // attention of the layers sees later tokens, too: an encoder
-  bool rms_norm = false;   // norms do not subtract the mean or add a bias
-  bool tied = true;        // the output layer shares the token embedding
+  // Attention of the layers sees later tokens, too: an encoder alone, not an encoder-decoder.
+  bool two_sided = false;
+  bool rms_norm = false;  // norms do not subtract the mean or add a bias
+  bool tied = true;       // the output layer shares the token embedding
   PredictionFacts prediction;
   // If > 0, this is not a language model: it scores a text at its last token, by one number (a
   // reward model) or with one logit per class.

@@ -13,9 +13,34 @@ namespace {
 using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
-Bundle run(const Block& layer, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
+// The rows of a training pass, for the dropout of adapters.
+Tape::BatchRows batch_rows(const nn::Batch& batch) {
+  kernels::RowTokens tokens = batch.rows_of({});
+  tokens.length = batch.layout.held();
+  return {std::move(tokens), batch.layout.rows()};
+}
+
+void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
+  if (phase == Phase::train && stage.model()->adapter() != nullptr)
+    tape.drop_in_adapters(batch_rows(batch));
+}
+
+// Runs a segment with the batch that its block reads.
+void run_segment(const Block& block, size_t index, Tape& tape, Flow& flow, const nn::Batch& batch,
+                 Phase phase) {
+  const Segment& segment = block.segments[index];
+  if (!block.of_encoder) return segment(tape, flow, batch, phase);
+  MG_ASSERT(batch.encoder != nullptr);
+  const std::optional<Tape::BatchRows> rows = tape.batch_rows();
+  if (rows) tape.drop_in_adapters(batch_rows(*batch.encoder));
+  segment(tape, flow, *batch.encoder, phase);
+  if (rows) tape.drop_in_adapters(*rows);
+}
+
+Bundle run(const Block& block, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
   Flow flow{.bundle = in, .in_flight = {}};
-  for (const Segment& segment : layer.segments) segment(tape, flow, batch, phase);
+  for (size_t i = 0; i < block.segments.size(); ++i)
+    run_segment(block, i, tape, flow, batch, phase);
   return std::move(flow.bundle);
 }
 
@@ -50,8 +75,11 @@ class Forward {
  private:
   // One tensor in place of two. What depths of prediction pass on is kept as it is.
   Bundle flowing_alone(const Bundle& in) {
-    if (!in.contains("hidden")) return in;
-    return {{"hidden", flowing(tape_, in)}, {"residual", Var()}};
+    if (!in.contains(kHidden)) return in;
+    Bundle alone = in;
+    alone.set(kHidden, flowing(tape_, in));
+    alone.set("residual", Var());
+    return alone;
   }
 
   std::span<const Block> layers_;
@@ -98,17 +126,9 @@ std::span<const Block> blocks_of(const Stage& stage, Phase phase) {
 }
 
 // The first layer takes no residual from the previous virtual stage.
-Bundle entering(const Stage& stage, Bundle in) {
-  if (!stage.part().embedding && !in.contains("residual")) in.set("residual", Var());
+Bundle without_residual(Bundle in) {
+  if (in.contains(kHidden) && !in.contains("residual")) in.set("residual", Var());
   return in;
-}
-
-// The rows of a training pass, for the dropout of adapters.
-void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
-  if (phase != Phase::train || stage.model()->adapter() == nullptr) return;
-  kernels::RowTokens tokens = batch.rows_of({});
-  tokens.length = batch.layout.held();
-  tape.drop_in_adapters({std::move(tokens), batch.layout.rows()});
 }
 
 }  // namespace
@@ -132,7 +152,7 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
   const auto layers = blocks_of(stage, phase);
   mark_rows(stage, tape, batch, phase);
   Forward pass(layers, tape, batch, phase);
-  Bundle bundle = entering(stage, in);
+  Bundle bundle = without_residual(in);
   // The embedding's input is the batch, which is kept anyway.
   const size_t begin = stage.part().embedding ? 1 : 0, end = layers.size();
   if (begin == 1) bundle = pass.one(0, bundle);
@@ -162,7 +182,7 @@ ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
       tape_(tape),
       batch_(batch),
       phase_(phase),
-      flow_{.bundle = entering(stage, in), .in_flight = {}} {
+      flow_{.bundle = without_residual(in), .in_flight = {}} {
   MG_ASSERT(recompute.granularity != Granularity::full);
   mark_rows(stage, tape, batch, phase);
   if (recompute.granularity == Granularity::selective) recompute_ = recompute.modules;
@@ -174,7 +194,7 @@ void ForwardInParts::advance() {
   while (layer_ < layers.size()) {
     const Block& layer = layers[layer_];
     if (segment_ == 0) tape_.begin_span(layer.span);
-    layer.segments[segment_](tape_, flow_, batch_, phase_);
+    run_segment(layer, segment_, tape_, flow_, batch_, phase_);
     if (++segment_ < layer.segments.size()) {
       tape_.stop();
       break;
@@ -221,6 +241,12 @@ Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, cons
     return Bundle{{"values", stage.objective_values(t, b, batch)}};
   });
   return out["values"];
+}
+
+std::span<const BoundaryTensor> Stage::boundary(Edge edge) const {
+  static constexpr BoundaryTensor kAll[] = {{.name = kHidden}};
+  const bool at_end = edge == Edge::entry ? part().embedding : part().head;
+  return at_end ? std::span<const BoundaryTensor>() : kAll;
 }
 
 void initialize(const Stage& stage, uint64_t seed, Stream& stream) {

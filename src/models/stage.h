@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "models/boundary.h"
 #include "models/model.h"
 #include "nn/batch.h"
 #include "nn/builder.h"
@@ -30,16 +31,21 @@ struct Flow {
 };
 // A section of the model that can be scheduled by itself.
 using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
+// Names in a Bundle: the value that layers pass on, and the output of an encoder.
+inline constexpr std::string_view kHidden = "hidden", kEncoded = "encoded";
+
 // Unit of recompute, gathering and offload: the embedding, or a layer. It has several segments if
 // calls to other ranks may be in flight between them. The first segment takes and the last one
 // returns a Bundle with "hidden" and "residual" [T,H]: the value passed on is hidden + residual
-// (residual undefined: hidden alone).
+// (residual undefined: hidden alone). Other tensors of the Bundle are passed on as they are.
 struct Block {
   Span span;
   std::vector<Segment> segments;
   // A depth of multi-token prediction, behind the last layer: it passes on other values, which only
   // the head reads, and is left out of passes that do not train.
   bool predicts = false;
+  // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder).
+  bool of_encoder = false;
 
   // Runs all segments, as a span of the tape.
   Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
@@ -55,6 +61,9 @@ class Stage {
   // The blocks in order; with part().embedding the first is the embedding, which takes an empty
   // bundle.
   virtual std::span<const Block> blocks() const = 0;
+  // The tensors that cross an edge of the chunk, in the order in which they are sent: by default
+  // "hidden" alone. Nothing enters a chunk with part().embedding or leaves one with part().head.
+  virtual std::span<const BoundaryTensor> boundary(Edge edge) const;
   // With part().head, after the last layer: the loss of each token [T] (parallel/vocabulary.h; for
   // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,
   // score_labels].
@@ -133,8 +142,8 @@ struct OffloadOptions {
   int64_t layers = 0;
 };
 
-// Runs every layer of a chunk as a span of the tape. in: output of the previous virtual stage
-// ("hidden" only); empty for the first. batch must outlive the tape. Recompute and offload do not
+// Runs every layer of a chunk as a span of the tape. in: what the previous virtual stage passes on
+// (entering()); empty for the first. batch must outlive the tape. Recompute and offload do not
 // change any bit, and have no effect if the tape does not record.
 Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                Phase phase, const RecomputeOptions& recompute = {},
@@ -163,8 +172,8 @@ class ForwardInParts {
   size_t layer_ = 0, segment_ = 0;  // next layer and segment
 };
 
-// hidden + residual, the value sent to the next virtual stage: [T,H] (with sequence parallelism
-// [T/n,H]).
+// hidden + residual, the value passed on to the next virtual stage: [T,H] (with sequence
+// parallelism [T/n,H]).
 Var flowing(Tape& tape, const Bundle& bundle);
 
 }  // namespace megatron::models

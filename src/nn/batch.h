@@ -56,6 +56,9 @@ struct PredictedTokens {
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
   parallel::TokenLayout layout;
+  // The texts that an encoder reads, one for each sequence, with a length of their own; borrowed.
+  // Null: the model is one list of layers.
+  const Batch* encoder = nullptr;
   Tensor tokens;       // i32 [T]
   Tensor positions;    // i32 [T]: index in the position table or of the rotary angles
   Tensor token_types;  // i32 [T]: index in the model's table of types; undefined: it has none
@@ -82,6 +85,9 @@ struct Batch {
   // i32 [T]: index within its sequence of the last token that each token's attention sees; read by
   // two-sided attention only; undefined: the last of the sequence.
   Tensor segment_ends;
+  // i32 [T]: indices within the encoder's text of the first and last token that each token's cross
+  // attention sees; undefined: all of it.
+  Tensor encoder_starts, encoder_ends;
   parallel::ContextTokens context_tokens;  // the tokens of all context-parallel ranks
   Continuation continuation;               // only without gradients and without segment_starts
   // Length of the texts including tokens held by a state; tables of rotary angles may depend on it

@@ -21,6 +21,10 @@ VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int6
 void VocabularyTable::adapt_lookups(Builder& builder) {
   lookups_ = builder.add_table_adapter(*weight_);
   replaced_ = builder.add_token_rows(*weight_, AdaptedKind::embedding);
+  const int look_ups = weight_->uses[0].ops;
+  if (lookups_)
+    for (const Weight& part : {lookups_->a, lookups_->b}) part.parameter->uses[0].ops = look_ups;
+  if (replaced_) replaced_.rows.parameter->uses[0].ops = look_ups;
   const bool is_output = weight_->uses.size() > 1;
   if (!replaced_ || !is_output) return;
   ops::ReplacedRows rows = replaced_;
@@ -90,9 +94,10 @@ Tensor VocabularyTable::entropies(Tape& tape, const Tensor& x,
 }
 
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,
-                             int64_t hidden, parallel::Init init)
-    : tensor_(builder.tensor()),
-      weight_(builder.add(name + ".weight", {positions, hidden}, init)) {}
+                             int64_t hidden, parallel::Init init, int look_ups)
+    : tensor_(builder.tensor()), weight_(builder.add(name + ".weight", {positions, hidden}, init)) {
+  weight_.parameter->uses[0].ops = look_ups;
+}
 
 Var PositionTable::look_up(Tape& tape, const Tensor& positions) const {
   const parallel::Slice rows = tensor_.tokens(positions.size(0));

@@ -54,8 +54,9 @@ class VocabularyTable {
 // The table of learned positions [P,H], <name>.weight, replicated on every rank.
 class PositionTable {
  public:
+  // look_ups: of a micro-batch.
   PositionTable(Builder& builder, const std::string& name, int64_t positions, int64_t hidden,
-                parallel::Init init);
+                parallel::Init init, int look_ups = 1);
   Var look_up(Tape& tape, const Tensor& positions) const;  // [T,H]; [T/n,H] if tokens are divided
 
  private:

@@ -229,4 +229,20 @@ Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionO
   return rows_of_tokens(tape, y, all, ranks);
 }
 
+Var cross_attention(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
+                    const ContextTokens& queries, const ContextTokens& keys,
+                    const ContextParallel& context) {
+  MG_ASSERT(!options.causal && options.window == 0 && options.chunk == 0);
+  if (alone(context.group)) return ops::attention(tape, heads, options);
+  const ContextRanks from(*context.group, nullptr, queries), to(*context.group, nullptr, keys);
+  options.q_positions = from.indices(from.rank());
+  options.k_positions = keys.all_indices.view({to.sequences(), to.length()});
+  return ops::attention(tape,
+                        {.q = heads.q,
+                         .k = gather_sequence(tape, heads.k, to),
+                         .v = gather_sequence(tape, heads.v, to),
+                         .gate = {}},
+                        options);
+}
+
 }  // namespace megatron::parallel

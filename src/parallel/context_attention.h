@@ -66,4 +66,12 @@ struct ContextParallel {
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context);
 
+// Attention of this rank's queries to keys and values [B,E',K,D] of another text of each sequence,
+// which ranks divide as `keys` says: those of all ranks are gathered, whatever the exchange.
+// options: not causal, without windows and positions; window_start and window_end are indices in
+// the other text. queries: the tokens of the sequences.
+Var cross_attention(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
+                    const ContextTokens& queries, const ContextTokens& keys,
+                    const ContextParallel& context);
+
 }  // namespace megatron::parallel

@@ -31,6 +31,11 @@ std::string message_name(const PipelineShape& shape, int stage, const Transfer& 
                      shape.chunk_of(made_by));
 }
 
+// The name of a call for one tensor of a message.
+std::string part_name(const std::string& message, size_t index) {
+  return index == 0 ? message : fmt::format("{}, tensor {}", message, index + 1);
+}
+
 }  // namespace
 
 // The steps for one number of micro-batches, and the storage for tensors between them.
@@ -42,8 +47,8 @@ struct Pipeline::Prepared {
   };
   // Input of a chunk's action for a micro-batch: in flight, or received.
   struct Place {
-    Tensor tensor;
-    comm::Work work;
+    Payload tensors;
+    std::vector<comm::Work> works;
   };
 
   int micro_batches = 0;
@@ -94,14 +99,14 @@ class Pipeline::Execution {
     const int virtual_stage = shape_.virtual_stage(stage_, action.chunk);
     switch (action.kind) {
       case Action::Kind::forward: {
-        const Tensor input = take(false, virtual_stage == 0, action);
+        const Payload input = take(false, virtual_stage == 0, action);
         put(false, work_.forward(action, input), virtual_stage, virtual_stage + 1, action);
         return;
       }
       case Action::Kind::backward: {
         const bool has_none =
             virtual_stage + 1 == shape_.virtual_stages() || virtual_stage < first_trained_;
-        const Tensor gradient = take(true, has_none, action);
+        const Payload gradient = take(true, has_none, action);
         put(true, work_.backward(action, gradient, weights), virtual_stage, virtual_stage - 1,
             action);
         return;
@@ -110,48 +115,58 @@ class Pipeline::Execution {
     }
   }
 
-  // Returns an action's input once it has arrived; undefined at the model's ends.
-  Tensor take(bool gradient, bool at_end, const Action& action) {
+  // Returns an action's input once it has arrived; empty at the model's ends.
+  Payload take(bool gradient, bool at_end, const Action& action) {
     if (at_end || !action.begins()) return {};
     Prepared::Place place =
         std::exchange(prepared_.place(gradient, action.chunk, action.micro_batch), {});
-    place.work.wait(runtime_.stream());
-    MG_ASSERT(place.tensor.defined());
-    return std::move(place.tensor);
+    for (comm::Work& work : place.works) work.wait(runtime_.stream());
+    MG_ASSERT(!place.tensors.empty());
+    return std::move(place.tensors);
   }
 
   // Stores an action's result for the next virtual stage: kept if that one is on this stage;
   // otherwise until it is sent, which is the next thing this stage does with it.
-  void put(bool gradient, Tensor made, int virtual_stage, int next, const Action& action) {
+  void put(bool gradient, Payload made, int virtual_stage, int next, const Action& action) {
     const bool at_end = next == shape_.virtual_stages() || next < (gradient ? first_trained_ : 0);
-    MG_ASSERT(made.defined() == (action.ends() && !at_end));
-    if (!made.defined()) return;
+    MG_ASSERT(made.empty() != (action.ends() && !at_end));
+    if (made.empty()) return;
     if (shape_.stage_of(next) == stage_)
-      prepared_.place(gradient, shape_.chunk_of(next), action.micro_batch).tensor = std::move(made);
+      prepared_.place(gradient, shape_.chunk_of(next), action.micro_batch).tensors =
+          std::move(made);
     else made_ = {std::move(made), gradient, shape_.chunk_of(virtual_stage), action.micro_batch};
   }
 
   void send(const Transfer& transfer, const std::string& name) {
     const bool gradient = is_gradient(transfer.kind);
-    MG_ASSERT(made_.tensor.defined() && made_.gradient == gradient &&
+    MG_ASSERT(!made_.tensors.empty() && made_.gradient == gradient &&
               made_.chunk == transfer.chunk && made_.micro_batch == transfer.micro_batch);
-    comm::Work& sent = sent_[sends_++ % kSendsUnderWay];
+    std::vector<comm::Work>& sent = sent_[sends_++ % kSendsUnderWay];
     wait(sent);
-    sent = group_->send(std::exchange(made_.tensor, {}), transfer.peer, runtime_.stream(), name);
+    for (size_t i = 0; i < made_.tensors.size(); ++i)
+      sent.push_back(group_->send(std::move(made_.tensors[i]), transfer.peer, runtime_.stream(),
+                                  part_name(name, i)));
+    made_.tensors.clear();
     if (!overlap_) wait(sent);
   }
 
-  void wait(comm::Work& sent) { std::exchange(sent, {}).wait(runtime_.stream()); }
+  void wait(std::vector<comm::Work>& sent) {
+    for (comm::Work& work : sent) work.wait(runtime_.stream());
+    sent.clear();
+  }
 
   void receive(const Transfer& transfer, const std::string& name) {
-    auto& place = prepared_.place(is_gradient(transfer.kind), transfer.chunk, transfer.micro_batch);
-    place.tensor = work_.receive_into(transfer.chunk, transfer.micro_batch);
-    place.work = group_->recv(place.tensor, transfer.peer, runtime_.stream(), name);
+    const bool gradient = is_gradient(transfer.kind);
+    auto& place = prepared_.place(gradient, transfer.chunk, transfer.micro_batch);
+    place.tensors = work_.receive_into(transfer.chunk, transfer.micro_batch, gradient);
+    for (size_t i = 0; i < place.tensors.size(); ++i)
+      place.works.push_back(
+          group_->recv(place.tensors[i], transfer.peer, runtime_.stream(), part_name(name, i)));
   }
 
   // Result of the last action, not sent yet.
   struct Made {
-    Tensor tensor;
+    Payload tensors;
     bool gradient = false;
     int chunk = 0, micro_batch = 0;
   };
@@ -165,7 +180,7 @@ class Pipeline::Execution {
   Prepared& prepared_;
   StageWork& work_;
   Made made_;
-  std::array<comm::Work, kSendsUnderWay> sent_;
+  std::array<std::vector<comm::Work>, kSendsUnderWay> sent_;
   size_t sends_ = 0;
 };
 

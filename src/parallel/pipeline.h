@@ -45,24 +45,27 @@ std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
                                               Receives receives = Receives::waited_for,
                                               int first_trained = 0);
 
-// Compute of a stage. Transferred tensors are contiguous, and have the shape and type that the
-// receiver expects.
+// The tensors of a message, in an order on which both ends agree.
+using Payload = std::vector<Tensor>;
+
+// Compute of a stage. Transferred tensors are contiguous, and have the number, shapes and types
+// that the receiver expects.
 class StageWork {
  public:
   virtual ~StageWork() = default;
-  // The first part receives its input, the last one returns its result; all others are undefined.
+  // The first part receives its input, the last one returns its result; all others are empty.
   //
-  // input: undefined for the model's first virtual stage. Returns the input of the next virtual
-  // stage; undefined for the last one.
-  virtual Tensor forward(const Action& action, const Tensor& input) = 0;
-  // gradient: of the result of forward; undefined for the last virtual stage and for those before
-  // the first trained one. Without `weights`, weight() computes the weights' gradients. Returns the
-  // input's gradient; undefined for virtual stages up to the first trained one.
-  virtual Tensor backward(const Action& action, const Tensor& gradient, bool weights) = 0;
+  // input: empty for the model's first virtual stage. Returns the input of the next virtual stage;
+  // empty for the last one.
+  virtual Payload forward(const Action& action, const Payload& input) = 0;
+  // gradient: of the result of forward, tensor by tensor; empty for the last virtual stage and for
+  // those before the first trained one. Without `weights`, weight() computes the weights'
+  // gradients. Returns the input's gradient; empty for virtual stages up to the first trained one.
+  virtual Payload backward(const Action& action, const Payload& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
-  // Memory for the tensor received for an action (activation: [T, H] of that micro-batch);
-  // requested once for the activation and once for the gradient.
-  virtual Tensor receive_into(int chunk, int micro_batch) = 0;
+  // Memory for what is received for a micro-batch: the input of forward, or the gradient of its
+  // result.
+  virtual Payload receive_into(int chunk, int micro_batch, bool gradient) = 0;
 };
 
 struct PipelineOptions {

@@ -97,6 +97,48 @@ void add_texts(corpus::HostBatch& batch, const models::ModelFacts& model) {
   }
 }
 
+// The number of each token's document in its sequence, from 0.
+std::vector<int64_t> document_numbers(const corpus::HostBatch& batch) {
+  std::vector<int64_t> numbers(batch.tokens.size());
+  const auto length = static_cast<size_t>(batch.layout.length);
+  for (size_t i = 0; i < numbers.size() && !batch.segment_starts.empty(); ++i) {
+    const size_t t = i % length;
+    if (t > 0)
+      numbers[i] = numbers[i - 1] + (batch.segment_starts[i] == static_cast<int32_t>(t) ? 1 : 0);
+  }
+  return numbers;
+}
+
+// Texts of twice the length for an encoder: one for each document, of which it sees only its own.
+void add_encoder_texts(corpus::HostBatch& batch, int64_t vocabulary) {
+  const RandomStream drawn(5, "encoder tokens");
+  const int64_t length = batch.layout.length, of_text = 2 * length;
+  const std::vector<int64_t> numbers = document_numbers(batch);
+  corpus::HostBatch texts{.layout = {.sequences = batch.layout.sequences, .length = of_text}};
+  texts.sample_ids = batch.sample_ids;
+  for (int64_t s = 0; s < batch.layout.sequences; ++s) {
+    const int64_t documents = numbers[static_cast<size_t>((s + 1) * length - 1)] + 1;
+    const auto begin = [&](int64_t document) {
+      return static_cast<int32_t>(document * of_text / documents);
+    };
+    for (int64_t t = 0, document = 0; t < of_text; ++t) {
+      while (t >= begin(document + 1)) ++document;
+      const int64_t index = batch.sample_ids[static_cast<size_t>(s)] * of_text + t;
+      texts.tokens.push_back(static_cast<int32_t>(drawn.bits(static_cast<uint64_t>(index)) %
+                                                  static_cast<uint64_t>(vocabulary)));
+      texts.positions.push_back(static_cast<int32_t>(t - begin(document)));
+      if (!batch.segment_starts.empty()) texts.segment_starts.push_back(begin(document));
+    }
+    for (int64_t t = 0; t < length && !batch.segment_starts.empty(); ++t) {
+      const int64_t document = numbers[static_cast<size_t>(s * length + t)];
+      batch.encoder_starts.push_back(begin(document));
+      batch.encoder_ends.push_back(begin(document + 1) - 1);
+    }
+  }
+  if (!texts.segment_starts.empty()) corpus::set_segment_ends(texts);
+  batch.encoder = std::make_shared<const corpus::HostBatch>(std::move(texts));
+}
+
 // Scores at two tokens of every second sequence, a pair with a margin, and at four of the others.
 void mark_pairs(corpus::HostBatch& batch) {
   std::ranges::fill(batch.loss_mask, 0.0f);
@@ -161,6 +203,7 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
     }
   }
   if (packed) pack(batch, model->vocab_size());
+  if (model->facts().encoder_layers > 0) add_encoder_texts(batch, model->vocab_size());
   if (packed && model->facts().two_sided) corpus::set_segment_ends(batch);
   if (model->facts().two_sided) add_texts(batch, model->facts());
   if (model->score_labels() == 1) mark_pairs(batch);

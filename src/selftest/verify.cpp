@@ -160,12 +160,15 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
-    const int64_t tokens = model_.ranks.tensor().tokens(host.layout.rows()).size;
-    const Tensor hidden = Tensor::empty(runtime_.arena(MemoryClass::activations),
-                                        {tokens, c->hidden_size()}, type_, "verify.hidden");
-    stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
-        .wait(runtime_.stream());
-    bundle = {{"hidden", Var(hidden)}, {"residual", Var()}};
+    const auto shapes = models::boundary_shapes(
+        stage, models::Edge::entry, training::boundary_rows(host, model_.ranks.tensor()));
+    const parallel::Payload payload =
+        models::make_payload(shapes, runtime_, type_, "verify.hidden");
+    for (const Tensor& tensor : payload)
+      stages->recv(tensor, stages->rank() - 1, runtime_.stream(), "verify.hidden")
+          .wait(runtime_.stream());
+    bundle = models::entering(stage, payload);
+    bundle.set("residual", Var());
   }
   RouterWatcher router(runtime_.stream());
   for (const models::Block& block : stage.blocks()) {
@@ -176,10 +179,9 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
     ++place;
   }
   if (!stage.part().head) {
-    stages
-        ->send(models::flowing(tape, bundle).value, stages->rank() + 1, runtime_.stream(),
-               "verify.hidden")
-        .wait(runtime_.stream());
+    for (const Tensor& tensor : models::leaving_values(stage, tape, bundle))
+      stages->send(tensor, stages->rank() + 1, runtime_.stream(), "verify.hidden")
+          .wait(runtime_.stream());
     return;
   }
   const Bundle head = tape.span(stage.head(), bundle, [&](Tape& t, const Bundle& in) {

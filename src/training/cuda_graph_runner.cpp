@@ -69,13 +69,9 @@ std::vector<CudaGraphRunner::UseState> CudaGraphRunner::use_states() const {
   return states;
 }
 
-std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
-                                              std::initializer_list<Tensor> others,
-                                              const Work& work) const {
-  std::vector<uint64_t> key = {static_cast<uint64_t>(batch.layout.sequences),
-                               static_cast<uint64_t>(batch.layout.length),
-                               static_cast<uint64_t>(batch.text_length()),
-                               static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
+void CudaGraphRunner::add_places(const nn::Batch& batch, std::vector<uint64_t>& key) {
+  for (const int64_t number : {batch.layout.sequences, batch.layout.length, batch.text_length()})
+    key.push_back(static_cast<uint64_t>(number));
   for (const Tensor* t : {&batch.tokens,
                           &batch.positions,
                           &batch.token_types,
@@ -85,6 +81,8 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
                           &batch.sample_ids,
                           &batch.segment_starts,
                           &batch.segment_ends,
+                          &batch.encoder_starts,
+                          &batch.encoder_ends,
                           &batch.real.rows,
                           &batch.source_weights,
                           &batch.context_tokens.rank_indices,
@@ -99,6 +97,14 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
                           &batch.context_tokens.inner.all_segment_ends,
                           &batch.context_tokens.ring.rank_indices})
     key.push_back(place(*t));
+  if (batch.encoder != nullptr) add_places(*batch.encoder, key);
+}
+
+std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
+                                              std::span<const Tensor> others,
+                                              const Work& work) const {
+  std::vector<uint64_t> key = {static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
+  add_places(batch, key);
   for (const Tensor& t : others) key.push_back(place(t));
   for (const Parameter* p : parameters_) {
     key.push_back(place(p->value));
@@ -122,9 +128,8 @@ bool CudaGraphRunner::may_replay(const Form& form) const {
          });
 }
 
-CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch,
-                                            std::initializer_list<Tensor> others, const Work& work,
-                                            bool recordable) {
+CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch, std::span<const Tensor> others,
+                                            const Work& work, bool recordable) {
   MG_ASSERT(form_ == nullptr);
   way_ = Way::eager;
   if (runtime_.device().kind != DeviceKind::cuda) return way_;

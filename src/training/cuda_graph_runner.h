@@ -3,9 +3,9 @@
 // instead of one per kernel.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -64,7 +64,7 @@ class CudaGraphRunner final : public GradientListener {
     int chunk = 0;
     bool first = true;  // true for the first micro-batch of the step
   };
-  Way begin(const nn::Batch& batch, std::initializer_list<Tensor> others, const Work& work,
+  Way begin(const nn::Batch& batch, std::span<const Tensor> others, const Work& work,
             bool recordable);
   void pause();                     // ends a part
   void resume();                    // begins the next part
@@ -82,8 +82,10 @@ class CudaGraphRunner final : public GradientListener {
   struct Part;
   struct Form;
   std::vector<UseState> use_states() const;
-  std::vector<uint64_t> key_of(const nn::Batch& batch, std::initializer_list<Tensor> others,
+  std::vector<uint64_t> key_of(const nn::Batch& batch, std::span<const Tensor> others,
                                const Work& work) const;
+  // Adds a batch's shape, and where its tensors lie.
+  static void add_places(const nn::Batch& batch, std::vector<uint64_t>& key);
   Form& form_of(std::vector<uint64_t> key);
   bool may_replay(const Form& form) const;
   Way agreed(Way own, int64_t recording);

@@ -43,7 +43,8 @@ void LossPass::run_all(std::span<const corpus::HostBatch> micro_batches) {
   batches_ = {};
 }
 
-Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
+parallel::Payload LossPass::forward(const parallel::Action& action,
+                                    const parallel::Payload& input) {
   const int chunk = action.chunk, micro_batch = action.micro_batch;
   work_reporter_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
@@ -53,10 +54,9 @@ Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
   if (!uses_adapters_) tape.leave_out_adapters();
   tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
-  Bundle in;
-  if (input.defined()) in.set("hidden", Var(input));
-  const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
-  if (!stage.part().head) return models::flowing(tape, out).value;
+  const Bundle out =
+      models::forward(stage, tape, models::entering(stage, input), batch, models::Phase::evaluate);
+  if (!stage.part().head) return models::leaving_values(stage, tape, out);
   const corpus::HostBatch& host = batches_[static_cast<size_t>(micro_batch)];
   if (on_values_ != nullptr)
     (*on_values_)(micro_batch, objective_values(stage, tape, out, host, batch));
@@ -117,14 +117,17 @@ size_t LossPass::together() const {
   return virtual_stages == 1 ? 1 : 2 * static_cast<size_t>(virtual_stages);
 }
 
-Tensor LossPass::backward(const parallel::Action&, const Tensor&, bool) { MG_ASSERT(false); }
+parallel::Payload LossPass::backward(const parallel::Action&, const parallel::Payload&, bool) {
+  MG_ASSERT(false);
+}
 void LossPass::weight(int, int) { MG_ASSERT(false); }
 
-Tensor LossPass::receive_into(int, int micro_batch) {
+parallel::Payload LossPass::receive_into(int chunk, int micro_batch, bool) {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  const int64_t tokens = model_.ranks->tensor().tokens(batch.layout.rows()).size;
-  return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden},
-                       model_.type, "pipeline.received");
+  return models::make_payload(
+      models::boundary_shapes(*model_.chunks[static_cast<size_t>(chunk)], models::Edge::entry,
+                              boundary_rows(batch, model_.ranks->tensor())),
+      runtime_, model_.type, "pipeline.received");
 }
 
 }  // namespace megatron::training

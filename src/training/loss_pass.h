@@ -58,10 +58,12 @@ class LossPass final : private parallel::StageWork {
   Runtime& runtime() const { return runtime_; }
 
  private:
-  Tensor forward(const parallel::Action& action, const Tensor& input) override;
-  Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
+  parallel::Payload forward(const parallel::Action& action,
+                            const parallel::Payload& input) override;
+  parallel::Payload backward(const parallel::Action& action, const parallel::Payload& gradient,
+                             bool weights) override;
   void weight(int chunk, int micro_batch) override;
-  Tensor receive_into(int chunk, int micro_batch) override;
+  parallel::Payload receive_into(int chunk, int micro_batch, bool gradient) override;
   void run_all(std::span<const corpus::HostBatch> micro_batches);
   std::vector<double> objective_values(const models::Stage& stage, Tape& tape, const Bundle& out,
                                        const corpus::HostBatch& host, const nn::Batch& batch);

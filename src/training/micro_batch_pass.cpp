@@ -8,6 +8,9 @@
 
 namespace megatron::training {
 
+using models::Edge;
+using parallel::Payload;
+
 MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType type,
                                const parallel::Ranks& ranks, Runtime& runtime,
                                const PassPartners& partners)
@@ -179,12 +182,15 @@ StepGraphs::Pass MicroBatchPass::graph_pass(InFlight& slot, const parallel::Acti
           .work = {.chunk = action.chunk, .first = micro_batch == 0},
           .recordable = recordable(micro_batch),
           .sends = sends,
-          .message = [=, this](std::string_view label) { return message(micro_batch, label); },
+          .entry = shapes(action.chunk, micro_batch, Edge::entry),
+          .exit = shapes(action.chunk, micro_batch, Edge::exit),
+          .message = [this](std::span<const Shape> shapes,
+                            std::string_view label) { return message(shapes, label); },
           .total = with_.totals.loss(micro_batch),
           .make = {}};
 }
 
-Tensor MicroBatchPass::forward(const parallel::Action& action, const Tensor& input) {
+Payload MicroBatchPass::forward(const parallel::Action& action, const Payload& input) {
   action_ = action;
   with_.reporter.phase("forward", action.micro_batch);
   const StepTimer::Block timed(with_.timer, &report::StepTimes::forward, 2);
@@ -192,12 +198,12 @@ Tensor MicroBatchPass::forward(const parallel::Action& action, const Tensor& inp
   InFlight& slot = take_place(action);
   if (!graphs_) return forward_of(slot, action, input);
   StepGraphs::Pass pass = graph_pass(slot, action, !stage(action.chunk).part().head);
-  pass.make = [&](const Tensor& in) { return forward_of(slot, action, in); };
+  pass.make = [&](const Payload& in) { return forward_of(slot, action, in); };
   return graphs_->forward(pass, input);
 }
 
-Tensor MicroBatchPass::forward_of(InFlight& slot, const parallel::Action& action,
-                                  const Tensor& input) {
+Payload MicroBatchPass::forward_of(InFlight& slot, const parallel::Action& action,
+                                   const Payload& input) {
   const Bundle in = input_of(slot, action, input);
   return output_of(
       slot, action,
@@ -211,22 +217,26 @@ bool MicroBatchPass::trains_before(int chunk) const {
 }
 
 Bundle MicroBatchPass::input_of(InFlight& slot, const parallel::Action& action,
-                                const Tensor& input) {
+                                const Payload& input) {
   if (slot.tape == nullptr) make_tape(slot);
-  if (!input.defined()) return {};
-  slot.input = trains_before(action.chunk) ? slot.tape->leaf(input) : Var(input);
-  return {{"hidden",
-           std::exchange(slot.input,
-                         Var({}, slot.input.id))}};  // nodes that read the value keep it alive
+  const bool trains = trains_before(action.chunk);
+  slot.inputs.clear();
+  for (const Tensor& tensor : input)
+    slot.inputs.push_back(trains ? slot.tape->leaf(tensor) : Var(tensor));
+  const Bundle in = models::entering(stage(action.chunk), slot.inputs);
+  for (Var& var : slot.inputs) var.value = {};  // nodes that read the value keep it alive
+  return in;
 }
 
 // Returns the output for the next virtual stage; for the last stage, adds the loss to the totals.
-Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
-                                 const Bundle& out) {
+Payload MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
+                                  const Bundle& out) {
   const models::Stage& chunk = stage(action.chunk);
   if (!chunk.part().head) {
-    slot.output = models::flowing(*slot.tape, out);
-    return std::exchange(slot.output.value, {});  // backward needs only its gradient
+    slot.outputs = models::leaving(chunk, *slot.tape, out);
+    Payload sent;  // backward needs only the gradients
+    for (Var& var : slot.outputs) sent.push_back(std::exchange(var.value, {}));
+    return sent;
   }
   if (with_.options.objective != nullptr) {
     apply_objective(slot, action, out);
@@ -305,10 +315,10 @@ void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& act
   const models::Stage& last = stage(action.chunk);
   if (last.model()->score_labels() == 0) slot.batch.list_labelled(host);
   Tensor entropies;
-  slot.output = models::head_objective_values(last, *slot.tape, out, *slot.filled,
-                                              with_.options.log_entropy ? &entropies : nullptr);
+  slot.outputs = {models::head_objective_values(last, *slot.tape, out, *slot.filled,
+                                                with_.options.log_entropy ? &entropies : nullptr)};
   report_entropy(slot, entropies);
-  const Tensor held = std::exchange(slot.output.value, {});
+  const Tensor held = std::exchange(slot.outputs[0].value, {});
   slot.gradient = Tensor::empty(runtime_.arena(MemoryClass::activations), held.shape(),
                                 held.dtype(), "objective.gradient");
   const std::vector<double> values =
@@ -338,7 +348,7 @@ void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& act
 }
 
 // Calls that are in flight when one pass stops are overlapped with the compute of the other.
-Tensor MicroBatchPass::forward_part(const parallel::Action& action, const Tensor& input) {
+Payload MicroBatchPass::forward_part(const parallel::Action& action, const Payload& input) {
   InFlight& slot =
       action.begins() ? take_place(action) : in_flight(action.chunk, action.micro_batch);
   if (action.begins()) {
@@ -355,45 +365,64 @@ Tensor MicroBatchPass::forward_part(const parallel::Action& action, const Tensor
   return output_of(slot, action, out);
 }
 
-Tensor MicroBatchPass::backward_part(const parallel::Action& action, const Tensor& gradient) {
+Payload MicroBatchPass::backward_part(const parallel::Action& action, const Payload& gradient) {
   InFlight& slot = in_flight(action.chunk, action.micro_batch);
   if (action.ends()) {
     slot.taken = false;
-    return backward_of(slot, gradient, true);
+    return backward_of(slot, action, gradient, true);
   }
   set_gradient(slot, gradient);
   slot.tape->backward_to_stop();
   return {};
 }
 
-Tensor MicroBatchPass::backward(const parallel::Action& action, const Tensor& gradient,
-                                bool weights) {
+Payload MicroBatchPass::backward(const parallel::Action& action, const Payload& gradient,
+                                 bool weights) {
   action_ = action;
   with_.reporter.phase("backward", action.micro_batch);
   const StepTimer::Block timed(with_.timer, &report::StepTimes::backward, 2);
   if (action.parts > 1) return backward_part(action, gradient);
   InFlight& slot = in_flight(action.chunk, action.micro_batch);
   slot.taken = !weights;
-  if (!graphs_) return backward_of(slot, gradient, weights);
+  if (!graphs_) return backward_of(slot, action, gradient, weights);
   const bool sends = ranks_.stages() != nullptr && trains_before(action.chunk);
   StepGraphs::Pass pass = graph_pass(slot, action, sends);
-  pass.make = [&](const Tensor& of_output) { return backward_of(slot, of_output, weights); };
+  pass.make = [&](const Payload& of_output) {
+    return backward_of(slot, action, of_output, weights);
+  };
   return graphs_->backward(pass, gradient);
 }
 
-// received: from the next virtual stage, or undefined.
-void MicroBatchPass::set_gradient(InFlight& slot, const Tensor& received) {
-  const Tensor& gradient = slot.gradient.defined() ? slot.gradient : received;
-  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+// received: from the next virtual stage, or empty.
+void MicroBatchPass::set_gradient(InFlight& slot, const Payload& received) {
+  if (slot.gradient.defined()) return slot.tape->set_gradient(slot.outputs[0], slot.gradient);
+  for (size_t i = 0; i < received.size(); ++i)
+    if (slot.outputs[i].needs_gradient()) slot.tape->set_gradient(slot.outputs[i], received[i]);
 }
 
-Tensor MicroBatchPass::backward_of(InFlight& slot, const Tensor& gradient, bool weights) {
-  Tensor of_input;
+Payload MicroBatchPass::backward_of(InFlight& slot, const parallel::Action& action,
+                                    const Payload& gradient, bool weights) {
   set_gradient(slot, gradient);
   slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
-  if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
+  Payload of_input = input_gradient(slot, action);
   if (weights) end(slot);
   return of_input;
+}
+
+// Zeros for an input that nothing of the loss depends on.
+Payload MicroBatchPass::input_gradient(InFlight& slot, const parallel::Action& action) const {
+  Payload gradients, zeros;
+  for (size_t i = 0; i < slot.inputs.size() && slot.inputs[i].needs_gradient(); ++i) {
+    Tensor gradient = slot.tape->gradient(slot.inputs[i]);
+    if (!gradient.defined()) {
+      if (zeros.empty())
+        zeros = message(shapes(action.chunk, action.micro_batch, Edge::entry), "gradient.zero");
+      gradient = zeros[i];
+      slot.tape->kernels().fill({.out = gradient, .value = 0}, slot.tape->stream());
+    }
+    gradients.push_back(std::move(gradient));
+  }
+  return gradients;
 }
 
 void MicroBatchPass::weight(int chunk, int micro_batch) {
@@ -407,21 +436,30 @@ void MicroBatchPass::weight(int chunk, int micro_batch) {
 }
 
 void MicroBatchPass::end(InFlight& slot) {
-  slot.input = slot.output = {};
+  slot.inputs.clear();
+  slot.outputs.clear();
   slot.gradient = {};
   slot.tape->clear();
 }
 
-Tensor MicroBatchPass::receive_into(int, int micro_batch) {
-  return message(micro_batch, "pipeline.received");
+Payload MicroBatchPass::receive_into(int chunk, int micro_batch, bool gradient) {
+  return message(shapes(chunk, micro_batch, gradient ? Edge::exit : Edge::entry),
+                 "pipeline.received");
 }
 
-// A tensor for the values that are sent between stages.
-Tensor MicroBatchPass::message(int micro_batch, std::string_view label) const {
-  const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  const int64_t tokens = tensor_.tokens(batch.layout.rows()).size;
-  return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, with_.options.hidden},
-                       type_, label);
+std::vector<Shape> MicroBatchPass::shapes(int chunk, int micro_batch, Edge edge) const {
+  return models::boundary_shapes(
+      stage(chunk), edge, boundary_rows(batches_[static_cast<size_t>(micro_batch)], tensor_));
+}
+
+Payload MicroBatchPass::message(std::span<const Shape> shapes, std::string_view label) const {
+  return models::make_payload(shapes, runtime_, type_, label);
+}
+
+models::BoundaryRows boundary_rows(const corpus::HostBatch& batch,
+                                   const parallel::TensorParallel& tensor) {
+  return {.tokens = tensor.tokens(batch.layout.rows()).size,
+          .of_encoder = tensor.tokens(batch.encoder_rows()).size};
 }
 
 }  // namespace megatron::training

@@ -32,7 +32,6 @@ struct StepOptions {
   bool log_entropy = false;            // of the tokens that count; not with captured micro-batches
   models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
   models::OffloadOptions offload;
-  int64_t hidden = 0;        // hidden size of the activations sent between pipeline stages
   bool check_finite = true;  // skip the update if the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite count as an overflow, regardless of
   // check_finite.
@@ -79,6 +78,10 @@ struct PassPartners {
   WorkReporter& reporter;
 };
 
+// Rows of what crosses a chunk's edges in a micro-batch.
+models::BoundaryRows boundary_rows(const corpus::HostBatch& batch,
+                                   const parallel::TensorParallel& tensor);
+
 class MicroBatchPass final : public parallel::StageWork {
  public:
   // chunks: this rank's part of the model. All arguments are borrowed.
@@ -101,10 +104,12 @@ class MicroBatchPass final : public parallel::StageWork {
   int64_t own_memory(MemoryClass memory_class) const;
   int64_t most_own_memory(MemoryClass memory_class) const;
 
-  Tensor forward(const parallel::Action& action, const Tensor& input) override;
-  Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
+  parallel::Payload forward(const parallel::Action& action,
+                            const parallel::Payload& input) override;
+  parallel::Payload backward(const parallel::Action& action, const parallel::Payload& gradient,
+                             bool weights) override;
   void weight(int chunk, int micro_batch) override;
-  Tensor receive_into(int chunk, int micro_batch) override;
+  parallel::Payload receive_into(int chunk, int micro_batch, bool gradient) override;
 
  private:
   // State of a micro-batch of a chunk between its forward and the end of its backward.
@@ -114,8 +119,10 @@ class MicroBatchPass final : public parallel::StageWork {
     const nn::Batch* filled = nullptr;  // result of batch.fill()
     std::unique_ptr<Tape> tape;
     std::optional<models::ForwardInParts> pass;  // forward pass in progress
-    Var input, output;  // from and to the virtual stages before and after the chunk
-    // With an objective, on the last stage: the gradient of `output`, the values that it reads.
+    // From and to the virtual stages before and after the chunk, in the order of its edges; with an
+    // objective, the last stage's output is the values that the objective reads, and `gradient`
+    // that of them.
+    std::vector<Var> inputs, outputs;
     Tensor gradient;
     std::unique_ptr<StepGraphs::Slot> graph;  // null if micro-batches are not captured
   };
@@ -136,17 +143,23 @@ class MicroBatchPass final : public parallel::StageWork {
   void drop_tapes();
   // True if a virtual stage before the chunk has a trainable parameter.
   bool trains_before(int chunk) const;
-  Bundle input_of(InFlight& slot, const parallel::Action& action, const Tensor& input);
-  Tensor output_of(InFlight& slot, const parallel::Action& action, const Bundle& out);
+  Bundle input_of(InFlight& slot, const parallel::Action& action, const parallel::Payload& input);
+  parallel::Payload output_of(InFlight& slot, const parallel::Action& action, const Bundle& out);
   void apply_objective(InFlight& slot, const parallel::Action& action, const Bundle& out);
-  Tensor forward_of(InFlight& slot, const parallel::Action& action, const Tensor& input);
-  Tensor forward_part(const parallel::Action& action, const Tensor& input);
-  Tensor backward_part(const parallel::Action& action, const Tensor& gradient);
-  static void set_gradient(InFlight& slot, const Tensor& received);
-  Tensor backward_of(InFlight& slot, const Tensor& gradient, bool weights);
+  parallel::Payload forward_of(InFlight& slot, const parallel::Action& action,
+                               const parallel::Payload& input);
+  parallel::Payload forward_part(const parallel::Action& action, const parallel::Payload& input);
+  parallel::Payload backward_part(const parallel::Action& action,
+                                  const parallel::Payload& gradient);
+  static void set_gradient(InFlight& slot, const parallel::Payload& received);
+  parallel::Payload backward_of(InFlight& slot, const parallel::Action& action,
+                                const parallel::Payload& gradient, bool weights);
+  parallel::Payload input_gradient(InFlight& slot, const parallel::Action& action) const;
   void end(InFlight& slot);
   StepGraphs::Pass graph_pass(InFlight& slot, const parallel::Action& action, bool sends) const;
-  Tensor message(int micro_batch, std::string_view label) const;
+  // Of what crosses an edge of a chunk, and memory for it.
+  std::vector<Shape> shapes(int chunk, int micro_batch, models::Edge edge) const;
+  parallel::Payload message(std::span<const Shape> shapes, std::string_view label) const;
   bool recordable(int micro_batch) const;
 
   std::vector<models::Stage*> chunks_;

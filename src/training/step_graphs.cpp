@@ -1,11 +1,14 @@
 #include "training/step_graphs.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "kernels/table.h"
 
 namespace megatron::training {
 
+using parallel::Payload;
 using Way = CudaGraphRunner::Way;
 
 StepGraphs::StepGraphs(Runners runners, bool in_parts, Runtime& runtime)
@@ -27,15 +30,23 @@ void StepGraphs::copy(const Tensor& from, const Tensor& to) {
   kernels::table(runtime_.stream()).copy({.x = from, .out = to}, runtime_.stream());
 }
 
-// Creates a tensor whose address is fixed in captured work.
-void StepGraphs::make_place(Tensor& place, const Pass& pass) {
-  if (!place.defined()) place = pass.message("pipeline.recorded");
+void StepGraphs::copy(const Payload& from, const Payload& to) {
+  MG_ASSERT(from.size() == to.size());
+  for (size_t i = 0; i < from.size(); ++i) copy(from[i], to[i]);
 }
 
-void StepGraphs::make_unless_replayed(const Pass& pass, const Tensor& input) {
+// Returns memory at an address that is fixed in captured work: that of earlier passes with tensors
+// of the same shapes.
+Payload& StepGraphs::place(Places& places, const Pass& pass, std::span<const Shape> shapes) {
+  for (Payload& place : places)
+    if (std::ranges::equal(place, shapes, {}, &Tensor::shape)) return place;
+  return places.emplace_back(pass.message(shapes, "pipeline.recorded"));
+}
+
+void StepGraphs::make_unless_replayed(const Pass& pass, const Payload& input, const Payload& out) {
   if (pass.slot.runner.way() == Way::replay) return;
-  const Tensor made = pass.make(input);
-  if (made.defined()) copy(made, outgoing_);
+  const Payload made = pass.make(input);
+  if (!made.empty()) copy(made, out);
 }
 
 void StepGraphs::take_loss(const Pass& pass) {
@@ -43,45 +54,55 @@ void StepGraphs::take_loss(const Pass& pass) {
 }
 
 // Copies the result of captured work to a message.
-Tensor StepGraphs::sent(const Pass& pass) {
-  Tensor message = pass.message("pipeline.sent");
-  copy(outgoing_, message);
+Payload StepGraphs::sent(const Pass& pass, std::span<const Shape> shapes) {
+  Payload message = pass.message(shapes, "pipeline.sent");
+  copy(place(outgoing_, pass, shapes), message);
   return message;
 }
 
-Tensor StepGraphs::forward(const Pass& pass, const Tensor& input) {
+Payload StepGraphs::forward(const Pass& pass, const Payload& input) {
   Slot& slot = pass.slot;
   std::optional<OwnArenas::Use> own;
+  Payload received, out;
+  std::vector<Tensor> fixed;
+  const auto fix = [&](const Payload& payload) {
+    fixed.insert(fixed.end(), payload.begin(), payload.end());
+  };
   if (in_parts_) {
-    for (Tensor* place : {&outgoing_, &gradient_}) make_place(*place, pass);
-    if (input.defined()) {
-      make_place(slot.received, pass);
-      copy(input, slot.received);
-    }
+    out = place(outgoing_, pass, pass.exit);
+    received = place(slot.received, pass, pass.entry);
+    copy(input, received);
+    fix(received);
+    fix(out);
+    fix(place(outgoing_, pass, pass.entry));
+    fix(place(gradients_, pass, pass.exit));
     own.emplace(*slot.memory, runtime_);
   }
-  slot.runner.begin(pass.batch, {slot.received, outgoing_, gradient_}, pass.work, pass.recordable);
-  make_unless_replayed(pass, input.defined() ? slot.received : Tensor());
+  slot.runner.begin(pass.batch, fixed, pass.work, pass.recordable);
+  make_unless_replayed(pass, received, out);
   if (!in_parts_) return {};
   slot.runner.pause();
   own.reset();
-  if (pass.sends) return sent(pass);
+  if (pass.sends) return sent(pass, pass.exit);
   take_loss(pass);
   return {};
 }
 
-Tensor StepGraphs::backward(const Pass& pass, const Tensor& gradient) {
-  if (gradient.defined()) copy(gradient, gradient_);
+Payload StepGraphs::backward(const Pass& pass, const Payload& gradient) {
   std::optional<OwnArenas::Use> own;
+  Payload of_output, out;
   if (in_parts_) {
+    out = place(outgoing_, pass, pass.entry);
+    of_output = place(gradients_, pass, pass.exit);
+    if (!gradient.empty()) copy(gradient, of_output);
     own.emplace(*backward_memory_, runtime_);
     pass.slot.runner.resume();
   }
-  make_unless_replayed(pass, gradient.defined() ? gradient_ : Tensor());
+  make_unless_replayed(pass, gradient.empty() ? Payload() : of_output, out);
   pass.slot.runner.end();
   own.reset();
   if (!in_parts_) take_loss(pass);
-  return pass.sends ? sent(pass) : Tensor();
+  return pass.sends ? sent(pass, pass.entry) : Payload();
 }
 
 int64_t StepGraphs::backward_memory(MemoryClass memory_class) const {

@@ -3,12 +3,15 @@
 // copied between the parts, since captured work always reads and writes the same addresses.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "device/own_arenas.h"
+#include "parallel/pipeline.h"
 #include "training/cuda_graph_runner.h"
 
 namespace megatron::training {
@@ -29,7 +32,8 @@ class StepGraphs {
   struct Slot {
     CudaGraphRunner runner;
     std::optional<OwnArenas> memory;  // pipelines: tensors of forward that backward needs
-    Tensor received;                  // copy of the input from the previous virtual stage
+    // Copies of the inputs from the previous virtual stage, by their shapes.
+    std::deque<parallel::Payload> received;
 
     int64_t own_memory(MemoryClass memory_class) const {
       return memory ? memory->high_water(memory_class) : 0;
@@ -43,15 +47,17 @@ class StepGraphs {
     const nn::Batch& batch;
     CudaGraphRunner::Work work;
     bool recordable = true;
-    bool sends = false;  // true if the output goes to another stage
-    std::function<Tensor(std::string_view label)> message;  // allocates the tensor to send
-    Tensor total;                                           // receives its loss
-    std::function<Tensor(const Tensor& input)>
+    bool sends = false;              // true if the output goes to another stage
+    std::vector<Shape> entry, exit;  // of what crosses the chunk's edges
+    // Allocates it.
+    std::function<parallel::Payload(std::span<const Shape>, std::string_view label)> message;
+    Tensor total;  // receives its loss
+    std::function<parallel::Payload(const parallel::Payload& input)>
         make;  // does the work, eagerly or while it is captured
   };
-  // input: from another stage, or undefined. Returns the tensor to send, or an undefined one.
-  Tensor forward(const Pass& pass, const Tensor& input);
-  Tensor backward(const Pass& pass, const Tensor& gradient);
+  // input: from another stage, or empty. Returns what to send, or nothing.
+  parallel::Payload forward(const Pass& pass, const parallel::Payload& input);
+  parallel::Payload backward(const Pass& pass, const parallel::Payload& gradient);
 
   // 0-d f64: accumulates the losses of a captured pass.
   const Tensor& loss() const { return loss_; }
@@ -61,19 +67,22 @@ class StepGraphs {
   int64_t backward_memory(MemoryClass memory_class) const;
 
  private:
+  using Places = std::deque<parallel::Payload>;
   void copy(const Tensor& from, const Tensor& to);
-  void make_place(Tensor& place, const Pass& pass);
-  void make_unless_replayed(const Pass& pass, const Tensor& input);
+  void copy(const parallel::Payload& from, const parallel::Payload& to);
+  static parallel::Payload& place(Places& places, const Pass& pass, std::span<const Shape> shapes);
+  void make_unless_replayed(const Pass& pass, const parallel::Payload& input,
+                            const parallel::Payload& out);
   void take_loss(const Pass& pass);
-  Tensor sent(const Pass& pass);
+  parallel::Payload sent(const Pass& pass, std::span<const Shape> shapes);
 
   Runners runners_;
   bool in_parts_;
   Runtime& runtime_;
   Tensor loss_;
-  // Pipelines only: output of a forward or backward for another stage, and the gradient received
-  // from one.
-  Tensor outgoing_, gradient_;
+  // Pipelines only: outputs of a forward or backward for another stage, and gradients received from
+  // one, by their shapes.
+  Places outgoing_, gradients_;
   std::optional<OwnArenas>
       backward_memory_;  // pipelines: shared, since only one micro-batch is in backward at a time
 };

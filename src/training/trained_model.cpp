@@ -9,7 +9,6 @@ namespace {
 StepOptions completed(StepOptions options, const models::Model& model,
                       const FrozenParameters& frozen, const parallel::PipelineShape& shape,
                       const parallel::LayerPlacement& placement) {
-  if (options.hidden == 0) options.hidden = model->hidden_size();
   options.pipeline.first_trained = frozen.first_trained(model, shape, placement);
   return options;
 }

@@ -40,7 +40,7 @@ class ModelParts {
 
 struct TrainedModel {
   // Collective over `world`. Parameters have memory but no values: fill shards(), then call
-  // step.begin(). seed: for dropout. If options.hidden is 0, the model's value is used.
+  // step.begin(). seed: for dropout.
   TrainedModel(const models::Model& model, DType type, uint64_t seed, const ModelLayout& layout,
                comm::Group& world, Runtime& runtime, StepOptions options);
   TrainedModel(const TrainedModel&) = delete;

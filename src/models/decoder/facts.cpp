@@ -9,8 +9,9 @@ int64_t count(const LayerValue& layer, int64_t h) {
   const auto of_part = [&](auto kind, const auto& config) {
     return decltype(kind)::parameters(config, layer.norm, h);
   };
-  const int64_t size = visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
-  int64_t branches = 0;
+  int64_t size = visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
+  if (layer.cross) size += of_part(LayerPart<nn::AttentionConfig>{}, *layer.cross);
+  int64_t branches = layer.cross ? 1 : 0;
   for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
                           std::holds_alternative<NoOp>(layer.feed_forward)})
     if (!none) ++branches;
@@ -27,6 +28,7 @@ int64_t parameter_count(const DecoderValue& v) {
                  (v.learned_positions ? (v.max_position_embeddings + v.position_offset) * h : 0) +
                  v.token_types * h;
   if (v.embedding_norm) size += v.embedding_norm->parameters(h);
+  if (v.encoder_layers > 0) size += v.final_norm.parameters(h);
   for (const auto* transform : {&v.head_transform, &v.score_transform})
     if (*transform) size += (*transform)->parameters(h);
   if (v.output_bias) size += v.vocab_size;
@@ -56,6 +58,7 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
   ModelFacts facts{
       .family = family,
       .num_layers = v.num_layers(),
+      .encoder_layers = v.encoder_layers,
       .hidden_size = v.hidden_size,
       .vocab_size = v.vocab_size,
       .max_position_embeddings = v.positions(),
@@ -88,6 +91,7 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
     visit_part(layer.mixer, add_facts);
     visit_part(layer.feed_forward, add_facts);
   }
+  facts.two_sided = facts.two_sided && v.encoder_layers == 0;
   if (facts.experts)
     for (const LayerValue& layer : v.layers)
       facts.experts->layers.push_back(layer.moe() != nullptr);

@@ -25,9 +25,8 @@ parallel::Init embedding_init(const DecoderValue& model) {
 
 parallel::Init output_init(const DecoderValue& model) {
   if (model.xavier_init) return nn::xavier_uniform();
-  return nn::normal(
-      model.init_method_std /
-      std::sqrt(2.0 * static_cast<double>(model.num_layers()) * model.width_multiplier));
+  const auto layers = static_cast<double>(model.num_layers() - model.encoder_layers);
+  return nn::normal(model.init_method_std / std::sqrt(2.0 * layers * model.width_multiplier));
 }
 
 void PositionTables::add(const RotaryUse& use, const DecoderValue& model, Runtime& runtime,
@@ -57,27 +56,47 @@ const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a)
 
 Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
 
+void DecoderLayer::build_norms(nn::Builder& builder, const std::string& name,
+                               const LayerPlace& place, bool norm, Branch& branch) {
+  const LayerValue& layer = place.model.layer(place.index);
+  const int64_t hidden = place.model.hidden_size;
+  const auto add = [&](const std::string& suffix) {
+    return std::make_unique<nn::AddNorm>(builder, name + suffix, hidden, layer.norm);
+  };
+  if (norm && layer.norm_before) branch.norm = add("_norm");
+  if (layer.norm_after) branch.post_norm = add("_post_norm");
+  if (layer.norm_of_sum) branch.sum_norm = add("_norm");
+  branch.dropout = std::make_unique<nn::Dropout>(builder, name + ".hidden_dropout",
+                                                 place.model.hidden_dropout, place.seed);
+}
+
 template <class Value>
 DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std::string& name,
                                                 const Value& value, const LayerPlace& place,
                                                 bool norm) const {
   Branch branch;
   if (std::holds_alternative<NoOp>(value)) return branch;
-  const LayerValue& layer = place.model.layer(place.index);
-  const int64_t hidden = place.model.hidden_size;
-  if (norm && layer.norm_before)
-    branch.norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
+  build_norms(builder, name, place, norm, branch);
   branch.sublayer = visit_part(value, [&](auto kind, const auto& config) {
     return decltype(kind)::build(builder, name, config, place);
   });
-  if (layer.norm_after)
-    branch.post_norm =
-        std::make_unique<nn::AddNorm>(builder, name + "_post_norm", hidden, layer.norm);
-  if (layer.norm_of_sum)
-    branch.sum_norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
-  branch.dropout = std::make_unique<nn::Dropout>(builder, name + ".hidden_dropout",
-                                                 place.model.hidden_dropout, place.seed);
   return branch;
+}
+
+void DecoderLayer::build_cross(nn::Builder& builder, const std::string& name,
+                               const LayerPlace& place) {
+  const DecoderValue& model = place.model;
+  const LayerValue& layer = model.layer(place.index);
+  if (!layer.cross) return;
+  build_norms(builder, name, place, true, cross_);
+  cross_.cross =
+      std::make_unique<nn::CrossAttention>(builder, name, *layer.cross,
+                                           nn::AttentionPlace{.hidden = model.hidden_size,
+                                                              .dropout = model.attention_dropout,
+                                                              .seed = place.seed,
+                                                              .index = place.index,
+                                                              .init = matrix_init(model),
+                                                              .output_init = output_init(model)});
 }
 
 DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
@@ -86,6 +105,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
   order_ = layer.order;
   residual_multiplier_ = layer.residual_multiplier;
   mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, layer.mixer_norm);
+  build_cross(builder, name + ".cross_attention", place);
   // The norm shared by both belongs to the mixer, if there is one.
   const bool own_norm =
       order_ != LayerValue::Order::parallel_one_norm || mixer_.sublayer == nullptr;
@@ -122,8 +142,9 @@ void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batc
     Var sum;
   };
   if (part == 0) {
-    Entered in = enter(tape, feed_forward_, sequential(tape, mixer_, flow.bundle, batch, train));
-    flow.bundle = {};
+    flow.bundle = attended(tape, flow.bundle, batch, train);
+    Entered in = enter(tape, feed_forward_, flow.bundle);
+    for (const char* name : {"hidden", "residual"}) flow.bundle.set(name, Var());
     flow.in_flight = Between{.feed_forward = {.x_TH = std::move(in.x), .y_TH = {}, .in_flight = {}},
                              .sum = std::move(in.sum)};
   }
@@ -131,7 +152,7 @@ void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batc
   feed_forward_.sublayer->run_part(part, tape, between.feed_forward, batch, train);
   if (part + 1 < feed_forward_.sublayer->parts()) return;
   flow.bundle =
-      passed_on(tape, feed_forward_,
+      passed_on(tape, feed_forward_, std::move(flow.bundle),
                 leave(tape, feed_forward_, std::move(between.feed_forward.y_TH), batch, train),
                 std::move(between.sum));
   flow.in_flight.reset();
@@ -143,7 +164,18 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
   if (order_ != LayerValue::Order::sequential && mixer_.sublayer != nullptr &&
       feed_forward_.sublayer != nullptr)
     return parallel(tape, in, batch, train);
-  return sequential(tape, feed_forward_, sequential(tape, mixer_, in, batch, train), batch, train);
+  return sequential(tape, feed_forward_, attended(tape, in, batch, train), batch, train);
+}
+
+// After the mixer, and the attention to an encoder's output.
+Bundle DecoderLayer::attended(Tape& tape, const Bundle& in, const nn::Batch& batch,
+                              bool train) const {
+  const Bundle mixed = sequential(tape, mixer_, in, batch, train);
+  if (cross_.cross == nullptr) return mixed;
+  const Entered entered = enter(tape, cross_, mixed);
+  Var y = (*cross_.cross)(tape, entered.x, mixed[kEncoded], batch, train);
+  return passed_on(tape, cross_, mixed, leave(tape, cross_, std::move(y), batch, train),
+                   entered.sum);
 }
 
 DecoderLayer::Entered DecoderLayer::enter(Tape& tape, const Branch& branch,
@@ -163,9 +195,14 @@ Var DecoderLayer::leave(Tape& tape, const Branch& branch, Var y, const nn::Batch
   return (*branch.dropout)(tape, ops::scale(tape, y, residual_multiplier_), batch, train);
 }
 
-Bundle DecoderLayer::passed_on(Tape& tape, const Branch& branch, Var y, Var sum) {
-  if (branch.sum_norm == nullptr) return {{"hidden", std::move(y)}, {"residual", std::move(sum)}};
-  return {{"hidden", (*branch.sum_norm)(tape, y, sum).normed}, {"residual", Var()}};
+Bundle DecoderLayer::passed_on(Tape& tape, const Branch& branch, Bundle in, Var y, Var sum) {
+  if (branch.sum_norm != nullptr) {
+    y = (*branch.sum_norm)(tape, y, sum).normed;
+    sum = Var();
+  }
+  in.set("hidden", std::move(y));
+  in.set("residual", std::move(sum));
+  return in;
 }
 
 Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
@@ -177,7 +214,7 @@ Bundle DecoderLayer::sequential(Tape& tape, const Branch& branch, const Bundle& 
                                 const nn::Batch& batch, bool train) const {
   if (branch.sublayer == nullptr) return in;
   const Entered entered = enter(tape, branch, in);
-  return passed_on(tape, branch, result(tape, branch, entered.x, batch, train), entered.sum);
+  return passed_on(tape, branch, in, result(tape, branch, entered.x, batch, train), entered.sum);
 }
 
 Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& batch,

@@ -10,6 +10,7 @@
 #include "models/decoder/value.h"
 #include "models/stage.h"
 #include "nn/builder.h"
+#include "nn/cross_attention.h"
 #include "nn/dropout.h"
 
 namespace megatron::models {
@@ -76,13 +77,17 @@ class DecoderLayer {
   // A sublayer with its norms and dropout.
   struct Branch {
     std::unique_ptr<nn::AddNorm> norm, post_norm, sum_norm;
-    std::unique_ptr<Sublayer> sublayer;  // null if the layer has none
+    std::unique_ptr<Sublayer> sublayer;         // null if the layer has none
+    std::unique_ptr<nn::CrossAttention> cross;  // in place of a sublayer
     std::unique_ptr<nn::Dropout> dropout;
   };
   // value: a MixerValue or FeedForwardValue. Without a sublayer it builds nothing.
   template <class Value>
   Branch build_branch(nn::Builder& builder, const std::string& name, const Value& value,
                       const LayerPlace& place, bool norm) const;
+  void build_cross(nn::Builder& builder, const std::string& name, const LayerPlace& place);
+  static void build_norms(nn::Builder& builder, const std::string& name, const LayerPlace& place,
+                          bool norm, Branch& branch);
   // Input of a branch, and the residual stream to which its result is added.
   struct Entered {
     Var x, sum;
@@ -91,17 +96,18 @@ class DecoderLayer {
   void forward_part(int part, Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) const;
   Entered enter(Tape& tape, const Branch& branch, const Bundle& in) const;
   Var leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch, bool train) const;
-  // What a branch passes on, of what it adds to the residual stream.
-  static Bundle passed_on(Tape& tape, const Branch& branch, Var y, Var sum);
+  // What a branch passes on: `in` with what it adds to the residual stream.
+  static Bundle passed_on(Tape& tape, const Branch& branch, Bundle in, Var y, Var sum);
   Var result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
              bool train) const;
+  Bundle attended(Tape& tape, const Bundle& in, const nn::Batch& batch, bool train) const;
   Bundle sequential(Tape& tape, const Branch& branch, const Bundle& in, const nn::Batch& batch,
                     bool train) const;
   Bundle parallel(Tape& tape, const Bundle& in, const nn::Batch& batch, bool train) const;
 
   LayerValue::Order order_;
   double residual_multiplier_;
-  Branch mixer_, feed_forward_;
+  Branch mixer_, cross_, feed_forward_;
 };
 
 // Returns the residual stream of `in`, undefined if `in` comes from an earlier part and has none.

@@ -15,6 +15,9 @@
 namespace megatron::models {
 namespace {
 
+// The embeddings of a decoder's text, while an encoder reads another one.
+constexpr std::string_view kTarget = "target";
+
 std::string layer_name(int64_t index) { return "layers." + std::to_string(index); }
 
 // "layers.3" of "layers.3.mlp.up.weight", "embedding" of "embedding.weight".
@@ -84,6 +87,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   list_parameters(builder);
   list_states(builder);
   list_blocks();
+  list_boundary();
 }
 
 // The embedding's table, if this part has a use for it: lookups of the tokens, those of the depths
@@ -96,7 +100,7 @@ void DecoderModel::build_table(nn::Builder& builder) {
     uses.push_back(ops);
     return static_cast<int>(std::ssize(uses)) - 1;
   };
-  if (part_.embedding) add_use(1);
+  if (part_.embedding) add_use(v.encoder_layers > 0 ? 2 : 1);
   if (of_depths > 0) prediction_use_ = add_use(of_depths);
   if (!v.untied && part_.head) output_.use = add_use(1 + of_depths);
   if (uses.empty()) return;
@@ -108,19 +112,23 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
   const DecoderValue& v = value_;
   build_table(builder);
   embedding_->adapt_lookups(builder);
+  const int texts = v.encoder_layers > 0 ? 2 : 1;
   if (v.learned_positions) {
     position_embedding_ = std::make_unique<nn::PositionTable>(
         builder, "position_embedding", v.position_offset + v.max_position_embeddings, v.hidden_size,
-        embedding_init(v));
+        embedding_init(v), texts);
   }
   if (v.token_types > 0)
     token_type_embedding_ = std::make_unique<nn::PositionTable>(
-        builder, "token_type_embedding", v.token_types, v.hidden_size, embedding_init(v));
+        builder, "token_type_embedding", v.token_types, v.hidden_size, embedding_init(v), texts);
   if (v.embedding_norm)
     embedding_norm_ =
         std::make_unique<nn::AddNorm>(builder, "embedding_norm", v.hidden_size, *v.embedding_norm);
   embedding_dropout_ =
       std::make_unique<nn::Dropout>(builder, "embedding.hidden_dropout", v.hidden_dropout, seed);
+  if (v.encoder_layers > 0)
+    target_dropout_ = std::make_unique<nn::Dropout>(builder, "target_embedding.hidden_dropout",
+                                                    v.hidden_dropout, seed);
 }
 
 // The tables that layers of this part use.
@@ -144,7 +152,15 @@ void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
                                                            .index = part_.first_layer + i,
                                                            .state_layer = i,
                                                            .seed = seed}));
+    if (ends_encoder(i))
+      encoder_norm_ = std::make_unique<nn::AddNorm>(builder, "encoder_norm", value_.hidden_size,
+                                                    value_.final_norm);
   }
+}
+
+// True if the i-th layer of this part is the encoder's last.
+bool DecoderModel::ends_encoder(int64_t i) const {
+  return part_.first_layer + i + 1 == value_.encoder_layers;
 }
 
 void DecoderModel::build_head(nn::Builder& builder) {
@@ -255,7 +271,14 @@ void DecoderModel::list_blocks() {
   for (int64_t i = 0; i < part_.layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
     const std::string name = layer_name(part_.first_layer + i);
-    blocks_.push_back({{.name = name, .parameters = parameters_below({name})}, layer->segments()});
+    blocks_.push_back({.span = {.name = name, .parameters = parameters_below({name})},
+                       .segments = layer->segments(),
+                       .of_encoder = part_.first_layer + i < value_.encoder_layers});
+    if (!ends_encoder(i)) continue;
+    blocks_.push_back({{.name = "encoder_norm", .parameters = parameters_below({"encoder_norm"})},
+                       {[this](Tape& tape, Flow& flow, const nn::Batch&, Phase) {
+                         flow.bundle = end_encoder(tape, flow.bundle);
+                       }}});
   }
   for (int64_t i = 0; i < depths(); ++i) {
     const std::string name = layer_name(value_.num_layers() + i);
@@ -275,6 +298,17 @@ void DecoderModel::list_blocks() {
   }
 }
 
+void DecoderModel::list_boundary() {
+  const auto tensors = [this](int64_t layer) -> std::vector<BoundaryTensor> {
+    if (value_.encoder_layers == 0) return {{.name = kHidden}};
+    if (layer < value_.encoder_layers)
+      return {{.name = kHidden, .of_encoder = true}, {.name = kTarget}};
+    return {{.name = kHidden}, {.name = kEncoded, .of_encoder = true}};
+  };
+  if (!part_.embedding) entry_ = tensors(part_.first_layer);
+  if (!part_.head) exit_ = tensors(part_.first_layer + part_.layers);
+}
+
 Var DecoderModel::embedded(Tape& tape, const Tensor& tokens, int use) const {
   return ops::scale(tape, embedding_->look_up(tape, tokens, use), embedding_scale_);
 }
@@ -288,14 +322,32 @@ Var DecoderModel::without_left_out(Tape& tape, const Var& x_TH, const nn::Batch&
 }
 
 Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
+  if (value_.encoder_layers == 0)
+    return {{"hidden", embedded_text(tape, batch, *embedding_dropout_, phase)},
+            {"residual", Var()}};
+  MG_ASSERT(batch.encoder != nullptr);
+  const Var source = embedded_text(tape, *batch.encoder, *embedding_dropout_, phase);
+  return {{"hidden", source},
+          {"residual", Var()},
+          {std::string(kTarget), embedded_text(tape, batch, *target_dropout_, phase)}};
+}
+
+// The encoder's output, and the decoder's first input.
+Bundle DecoderModel::end_encoder(Tape& tape, const Bundle& in) const {
+  return {{"hidden", in[kTarget]},
+          {"residual", Var()},
+          {std::string(kEncoded), (*encoder_norm_)(tape, in["hidden"], residual_of(in)).normed}};
+}
+
+Var DecoderModel::embedded_text(Tape& tape, const nn::Batch& batch, const nn::Dropout& dropout,
+                                Phase phase) const {
   Var x_TH = without_left_out(tape, embedded(tape, batch.tokens, 0), batch);
   if (position_embedding_ != nullptr)
     x_TH = ops::add(tape, x_TH, position_embedding_->look_up(tape, batch.positions));
   if (token_type_embedding_ != nullptr)
     x_TH = ops::add(tape, x_TH, token_type_embedding_->look_up(tape, batch.token_types));
   if (embedding_norm_ != nullptr) x_TH = (*embedding_norm_)(tape, x_TH, Var()).normed;
-  const Var hidden_TH = (*embedding_dropout_)(tape, x_TH, batch, phase == Phase::train);
-  return {{"hidden", hidden_TH}, {"residual", Var()}};
+  return dropout(tape, x_TH, batch, phase == Phase::train);
 }
 
 Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {

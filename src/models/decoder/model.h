@@ -1,4 +1,7 @@
-// The one composition of transformers of one stack: any DecoderValue, whole or a part of it.
+// The one composition of transformers: any DecoderValue, whole or a part of it.
+//
+// The first part of an encoder-decoder looks up the texts of both; the embeddings of the decoder's
+// are passed on beside the encoder's layers ("target"), so that no other part needs the tables.
 #pragma once
 
 #include <memory>
@@ -27,6 +30,9 @@ class DecoderModel final : public Stage {
   const parallel::ModelPart& part() const override { return part_; }
 
   std::span<const Block> blocks() const override { return blocks_; }
+  std::span<const BoundaryTensor> boundary(Edge edge) const override {
+    return edge == Edge::entry ? entry_ : exit_;
+  }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var pair_logits(Tape& tape, const Bundle& in) const override;
@@ -63,7 +69,12 @@ class DecoderModel final : public Stage {
   void list_parameters(nn::Builder& builder);
   void list_states(nn::Builder& builder);
   void list_blocks();
+  void list_boundary();
+  bool ends_encoder(int64_t i) const;
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
+  Var embedded_text(Tape& tape, const nn::Batch& batch, const nn::Dropout& dropout,
+                    Phase phase) const;
+  Bundle end_encoder(Tape& tape, const Bundle& in) const;
   Var embedded(Tape& tape, const Tensor& tokens, int use) const;
   Var without_left_out(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
   // Input of the output layer, of the final norm's output. batch: of a model that scores the means
@@ -93,11 +104,11 @@ class DecoderModel final : public Stage {
   std::unique_ptr<nn::VocabularyTable> embedding_, own_output_, pair_output_;
   std::unique_ptr<nn::PositionTable> position_embedding_, token_type_embedding_;
   std::unique_ptr<nn::AddNorm> embedding_norm_;
-  std::unique_ptr<nn::Dropout> embedding_dropout_;
+  std::unique_ptr<nn::Dropout> embedding_dropout_, target_dropout_;
   int prediction_use_ = 0;  // of the embedding, by the depths of prediction
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::vector<std::unique_ptr<PredictionDepth>> depths_;
-  std::unique_ptr<nn::AddNorm> final_norm_;                           // null: there is none
+  std::unique_ptr<nn::AddNorm> encoder_norm_, final_norm_;            // null: there is none
   std::unique_ptr<HeadTransformLayer> head_transform_, pair_pooler_;  // or none
   Output output_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
@@ -107,6 +118,7 @@ class DecoderModel final : public Stage {
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;
+  std::vector<BoundaryTensor> entry_, exit_;
   std::vector<std::unique_ptr<nn::StepSum>> owned_step_sums_;
   std::vector<nn::StepSum*> step_sums_;
   Span head_;

@@ -31,6 +31,10 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   };
   visit_part(layer.mixer, check_part);
   visit_part(layer.feed_forward, check_part);
+  if (layer.cross) {
+    MG_CHECK(sequential, "only a sequential layer can have cross attention");
+    LayerPart<nn::AttentionConfig>::check(model, *layer.cross);
+  }
 }
 
 void check_prediction(const DecoderValue& model) {
@@ -48,6 +52,30 @@ void check_prediction(const DecoderValue& model) {
   MG_CHECK(model.score_labels == 0,
            "--mtp-num-layers {} is for language models, and this one scores texts; use 0",
            p.depths);
+}
+
+// Which layers are the encoder's, and what does not go with one.
+void check_encoder_layers(const DecoderValue& v) {
+  MG_CHECK(v.encoder_layers >= 0 && v.encoder_layers < v.num_layers(),
+           "the encoder has {} of {} layers; the number must lie in [0, {}]: the decoder needs one",
+           v.encoder_layers, v.num_layers(), v.num_layers() - 1);
+  for (int64_t i = 0; i < v.num_layers(); ++i) {
+    const LayerValue& layer = v.layer(i);
+    const bool decodes = v.encoder_layers > 0 && i >= v.encoder_layers;
+    MG_CHECK(layer.cross.has_value() == decodes,
+             "layer {} {} cross attention; the layers after an encoder's have it, and no others", i,
+             decodes ? "has no" : "has");
+    const nn::AttentionConfig* a = layer.attention();
+    MG_CHECK(v.encoder_layers == 0 || (a != nullptr && a->two_sided == !decodes),
+             "layer {} of an encoder-decoder must have attention {}", i,
+             decodes ? "to earlier tokens" : "to both sides");
+  }
+  if (v.encoder_layers == 0) return;
+  MG_CHECK(v.prediction.depths == 0 && v.score_labels == 0 && !v.predicts_masked && !v.pair_head &&
+               !v.head_transform && !v.embedding_norm && v.left_out_token < 0,
+           "an encoder-decoder predicts the next token: it has no heads and tables of an encoder, "
+           "no scores and no --mtp-num-layers");
+  MG_CHECK(v.has_final_norm, "an encoder-decoder needs a final norm");
 }
 
 // Parts around the layers of an encoder.
@@ -129,6 +157,7 @@ void DecoderValue::check() const {
   }
   check_prediction(*this);
   check_encoder(*this);
+  check_encoder_layers(*this);
   check_norm(final_norm);
   check_number(embedding_scale, embedding_scale != 0, "embedding-multiplier", "other than 0");
   check_number(logits_scale, logits_scale != 0, "output-multiplier", "other than 0");

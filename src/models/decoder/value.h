@@ -1,6 +1,6 @@
-// A transformer of one stack as a value: a list of layers and a few numbers, from which one
-// composition (models/decoder/model.h) builds any of them. An encoder (BERT) has attention to both
-// sides and other parts around its layers.
+// A transformer as a value: a list of layers and a few numbers, from which one composition
+// (models/decoder/model.h) builds any of them. An encoder (BERT) has attention to both sides and
+// other parts around its layers; an encoder-decoder (T5) has the layers of both.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,8 @@ struct LayerValue {
   enum class Order { sequential, parallel, parallel_one_norm };
 
   MixerValue mixer;
+  // Attention to the encoder's output, between mixer and feed-forward: x += cross(norm(x)).
+  std::optional<nn::AttentionConfig> cross;
   FeedForwardValue feed_forward;
   Order order = Order::sequential;
   nn::NormConfig norm;  // for all norms of the layer
@@ -97,6 +99,10 @@ struct DecoderValue {
   bool rounds_embedding_scale = false;             // rounds it to the model's type, as Gemma does
   std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers use
   std::vector<LayerValue> layers;
+  // The first layers, if > 0, are those of an encoder, which reads texts of its own; a norm like
+  // the final one follows them, and all others have cross attention to its output. Both read the
+  // same tables of embeddings.
+  int64_t encoder_layers = 0;
   PredictionValue prediction;
   nn::NormConfig final_norm;
   bool has_final_norm = true;

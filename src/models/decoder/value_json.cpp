@@ -87,6 +87,7 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("learned-positions", v.learned_positions, false);
   f("position-offset", v.position_offset, false);
   f("token-types", v.token_types, false);
+  f("encoder-layers", v.encoder_layers, false);
   f("left-out-token", v.left_out_token, false);
   f("embedding-multiplier", v.embedding_scale, false);
   f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);
@@ -213,8 +214,15 @@ void write_part(Json::Object& to, std::string_view key, const Value& value) {
   });
 }
 
+constexpr auto kCross = [](auto& a, auto&& f) { LayerPart<nn::AttentionConfig>::fields(a, f); };
+
 void write_layer(Json::Object& to, const LayerValue& layer) {
   write_part(to, "mixer", layer.mixer);
+  if (layer.cross) {
+    Json::Object cross;
+    write(cross, *layer.cross, kCross);
+    to.emplace_back("cross-attention", std::move(cross));
+  }
   write_part(to, "feed-forward", layer.feed_forward);
   write(to, layer.norm, kNorm);
   write(to, layer, kLayer);
@@ -223,6 +231,11 @@ void write_layer(Json::Object& to, const LayerValue& layer) {
 LayerValue read_layer(Reader& reader) {
   LayerValue layer;
   layer.mixer = read_part<MixerValue>(reader, "mixer");
+  if (const Json* cross = reader.object("cross-attention")) {
+    Reader of_cross(*cross);
+    kCross(layer.cross.emplace(), of_cross);
+    of_cross.refuse_unknown();
+  }
   layer.feed_forward = read_part<FeedForwardValue>(reader, "feed-forward");
   kNorm(layer.norm, reader);
   kLayer(layer, reader);

@@ -410,7 +410,6 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
           .log_entropy = settings.log.log_entropy,
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
-          .hidden = model->hidden_size(),
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
           .loss_scale = settings.precision.loss_scale(),
           .record_after = settings.graphs.record_after(settings.parallel),

@@ -64,6 +64,13 @@ struct Rows {
   int64_t of(int micro_batch) const { return differ ? 1 + micro_batch % 3 : 2; }
 };
 
+// The one tensor of a message, or none.
+Tensor only(const Payload& payload) {
+  EXPECT_LE(payload.size(), 1u);
+  return payload.empty() ? Tensor() : payload[0];
+}
+Payload payload(Tensor tensor) { return tensor.defined() ? Payload{std::move(tensor)} : Payload(); }
+
 class ToyWork : public StageWork {
  public:
   ToyWork(const PipelineShape& shape, int stage, Runtime& runtime, Rows rows)
@@ -74,14 +81,15 @@ class ToyWork : public StageWork {
         gradients(static_cast<size_t>(shape.chunks)) {}
 
   // All work is in the first part, and the last part returns the result.
-  Tensor forward(const Action& action, const Tensor& input) override {
-    if (action.begins()) made_[action.kind] = forward_of(action.chunk, action.micro_batch, input);
-    return action.ends() ? std::exchange(made_[action.kind], {}) : Tensor();
-  }
-  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
+  Payload forward(const Action& action, const Payload& input) override {
     if (action.begins())
-      made_[action.kind] = backward_of(action.chunk, action.micro_batch, gradient, weights);
-    return action.ends() ? std::exchange(made_[action.kind], {}) : Tensor();
+      made_[action.kind] = forward_of(action.chunk, action.micro_batch, only(input));
+    return action.ends() ? payload(std::exchange(made_[action.kind], {})) : Payload();
+  }
+  Payload backward(const Action& action, const Payload& gradient, bool weights) override {
+    if (action.begins())
+      made_[action.kind] = backward_of(action.chunk, action.micro_batch, only(gradient), weights);
+    return action.ends() ? payload(std::exchange(made_[action.kind], {})) : Payload();
   }
 
   Tensor forward_of(int chunk, int micro_batch, const Tensor& input) {
@@ -124,8 +132,8 @@ class ToyWork : public StageWork {
     output_gradients_.erase({chunk, micro_batch});
   }
 
-  Tensor receive_into(int, int micro_batch) override {
-    return testing::make(runtime_, {rows_.of(micro_batch), kHidden}, DType::f64);
+  Payload receive_into(int, int micro_batch, bool) override {
+    return {testing::make(runtime_, {rows_.of(micro_batch), kHidden}, DType::f64)};
   }
 
   bool has_left() const { return !inputs_.empty() || !output_gradients_.empty(); }
@@ -251,7 +259,7 @@ TEST(Pipeline, MicroBatchesOfOtherShapes) {
 class FailingWork final : public ToyWork {
  public:
   using ToyWork::ToyWork;
-  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
+  Payload backward(const Action& action, const Payload& gradient, bool weights) override {
     MG_CHECK(action.micro_batch != 2, "micro-batch 2 fails");
     return ToyWork::backward(action, gradient, weights);
   }
@@ -280,7 +288,9 @@ TEST(Pipeline, StagesOfDifferentTypesAreToldApart) {
    public:
     Wide(const PipelineShape& shape, int stage, Runtime& runtime)
         : ToyWork(shape, stage, runtime, {}), of(runtime) {}
-    Tensor receive_into(int, int) override { return testing::make(of, {2, kHidden}, DType::f32); }
+    Payload receive_into(int, int, bool) override {
+      return {testing::make(of, {2, kHidden}, DType::f32)};
+    }
     Runtime& of;
   };
   const PipelineShape shape{ScheduleKind::one_f_one_b, 2, 1, 0};
@@ -330,11 +340,11 @@ class SlowWork final : public ToyWork {
  public:
   using ToyWork::ToyWork;
   static constexpr std::chrono::milliseconds kAction{4};
-  Tensor forward(const Action& action, const Tensor& input) override {
+  Payload forward(const Action& action, const Payload& input) override {
     std::this_thread::sleep_for(kAction);
     return ToyWork::forward(action, input);
   }
-  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
+  Payload backward(const Action& action, const Payload& gradient, bool weights) override {
     std::this_thread::sleep_for(kAction);
     return ToyWork::backward(action, gradient, weights);
   }

@@ -1,0 +1,51 @@
+#include "models/boundary.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "models/stage.h"
+
+namespace megatron::models {
+
+std::vector<Shape> boundary_shapes(const Stage& stage, Edge edge, const BoundaryRows& rows) {
+  std::vector<Shape> shapes;
+  for (const BoundaryTensor& t : stage.boundary(edge))
+    shapes.push_back({t.of_encoder ? rows.of_encoder : rows.tokens,
+                      t.width == 0 ? stage.model()->hidden_size() : t.width});
+  return shapes;
+}
+
+parallel::Payload make_payload(std::span<const Shape> shapes, Runtime& runtime, DType type,
+                               std::string_view label) {
+  parallel::Payload payload;
+  for (const Shape& shape : shapes)
+    payload.push_back(Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, label));
+  return payload;
+}
+
+Bundle entering(const Stage& stage, std::span<const Var> vars) {
+  const std::span<const BoundaryTensor> boundary = stage.boundary(Edge::entry);
+  MG_ASSERT(vars.size() == boundary.size());
+  Bundle in;
+  for (size_t i = 0; i < vars.size(); ++i) in.set(boundary[i].name, vars[i]);
+  return in;
+}
+
+Bundle entering(const Stage& stage, const parallel::Payload& payload) {
+  return entering(stage, std::vector<Var>(payload.begin(), payload.end()));
+}
+
+std::vector<Var> leaving(const Stage& stage, Tape& tape, const Bundle& out) {
+  std::vector<Var> vars;
+  for (const BoundaryTensor& t : stage.boundary(Edge::exit))
+    vars.push_back(t.name == kHidden ? flowing(tape, out) : out[t.name]);
+  return vars;
+}
+
+parallel::Payload leaving_values(const Stage& stage, Tape& tape, const Bundle& out) {
+  parallel::Payload values;
+  for (Var& var : leaving(stage, tape, out)) values.push_back(std::move(var.value));
+  return values;
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,45 @@
+// What crosses from one virtual stage of a pipeline to the next.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "parallel/pipeline.h"
+
+namespace megatron::models {
+
+class Stage;
+
+// The two edges of a chunk: what it takes from the chunk before, and what it passes on.
+enum class Edge { entry, exit };
+
+// A tensor [rows, width] in the model's type, by its name in the Bundle. Its rows are tokens that
+// this rank holds outside the matrix products: those of the batch, or of its encoder's texts.
+struct BoundaryTensor {
+  std::string_view name;
+  bool of_encoder = false;
+  int64_t width = 0;  // 0: the model's hidden size
+};
+
+// Numbers of such tokens in a micro-batch.
+struct BoundaryRows {
+  int64_t tokens = 0, of_encoder = 0;
+};
+
+// Shapes of the tensors at a chunk's edge, in their order.
+std::vector<Shape> boundary_shapes(const Stage& stage, Edge edge, const BoundaryRows& rows);
+// New memory for them, or for their gradients.
+parallel::Payload make_payload(std::span<const Shape> shapes, Runtime& runtime, DType type,
+                               std::string_view label);
+
+// The Bundle that a chunk takes. vars: in the order of its entry.
+Bundle entering(const Stage& stage, std::span<const Var> vars);
+Bundle entering(const Stage& stage, const parallel::Payload& payload);
+// What a chunk passes on, in the order of its exit: "hidden" is hidden + residual.
+std::vector<Var> leaving(const Stage& stage, Tape& tape, const Bundle& out);
+parallel::Payload leaving_values(const Stage& stage, Tape& tape, const Bundle& out);
+
+}  // namespace megatron::models

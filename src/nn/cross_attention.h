@@ -1,0 +1,37 @@
+// Attention of a decoder's tokens to the texts that an encoder has read (Vaswani et al. 2017,
+// section 3.2.3), confined to parts of them if the batch has bounds.
+#pragma once
+
+#include <string>
+
+#include "nn/attention.h"
+
+namespace megatron::nn {
+
+// Parameters <name>.q.weight [N D, H], <name>.kv.weight [2K D, H] = [k | v], <name>.output.weight
+// [H, N D], and their biases. Tensor-parallel ranks hold equal shares of the heads: N and K must be
+// multiples of their number; otherwise the constructor throws Error naming the numbers and flags.
+class CrossAttention {
+ public:
+  // Of the config, heads, sizes, scale and biases are read; of the place, what is not about
+  // rotation and norms.
+  CrossAttention(Builder& builder, const std::string& name, const AttentionConfig& config,
+                 const AttentionPlace& place);
+  // encoded: the output of the encoder, of the tokens of batch.encoder that this rank holds.
+  Var operator()(Tape& tape, const Var& x_TH, const Var& encoded, const Batch& batch,
+                 bool train) const;
+
+ private:
+  ops::AttentionOptions options(const Batch& batch, bool train) const;
+
+  AttentionConfig config_;  // for all ranks
+  AttentionPlace place_;
+  parallel::TensorParallel tensor_;
+  parallel::ContextParallel context_;
+  ColumnLinear q_, kv_;
+  RowLinear output_;
+  int64_t heads_, kv_heads_;  // on this rank
+  uint64_t dropout_stream_;
+};
+
+}  // namespace megatron::nn
