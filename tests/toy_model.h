@@ -276,7 +276,9 @@ class ToyDefinition final : public models::ModelDefinition,
   explicit ToyDefinition(models::Model inner, const Toy& toy = {})
       : ModelDefinition(facts_of(inner->facts())), inner_(std::move(inner)), toy_(toy) {}
 
-  double training_flops(int64_t length) const override { return inner_->training_flops(length); }
+  double training_flops(const models::TextLength& length) const override {
+    return inner_->training_flops(length);
+  }
   std::vector<MetricDefinition> metrics() const override {
     std::vector<MetricDefinition> all = inner_->metrics();
     if (toy_.states) all.insert(all.end(), {{"square"}, {"tokens", MetricDefinition::Kind::count}});
@@ -295,9 +297,9 @@ class ToyDefinition final : public models::ModelDefinition,
                                       ranks);
   }
   std::vector<double> plain_losses(const models::PlainTensors& weights,
-                                   std::span<const int32_t> tokens,
+                                   const models::PlainText& text,
                                    std::span<const int32_t> labels) const override {
-    return inner_->plain_losses(weights, tokens, labels);
+    return inner_->plain_losses(weights, text, labels);
   }
 
  private:

@@ -176,6 +176,7 @@ struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
     const checkpoint::ModelDirectory directory = s.model.open("to serve");
     model = models::with_context_length(models::model_of(directory), s.server.engine.max_length);
+    if (model->facts().encoder_layers > 0) models::require_language_model(model, "megatron serve");
     tokenizer_path =
         training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     tokenizer_files = training::tokenizer_files(tokenizer_path);

@@ -12,9 +12,9 @@ Bundle receive_hidden(const models::Stage& stage, Runtime& runtime, int64_t toke
                       comm::Group* stages) {
   if (stage.part().embedding) return {};
   const DType type = stage.parameters()[0]->parameter.value.dtype();
-  const parallel::Payload payload =
-      models::make_payload(models::boundary_shapes(stage, models::Edge::entry, {.tokens = tokens}),
-                           runtime, type, "pass.received");
+  const parallel::Payload payload = models::make_payload(
+      models::boundary_forms(stage, models::Edge::entry, {.tokens = tokens}, type), runtime,
+      "pass.received");
   for (const Tensor& tensor : payload)
     stages->recv(tensor, stages->rank() - 1, runtime.stream(), kCallName).wait(runtime.stream());
   return models::entering(stage, payload);

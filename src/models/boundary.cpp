@@ -7,19 +7,24 @@
 
 namespace megatron::models {
 
-std::vector<Shape> boundary_shapes(const Stage& stage, Edge edge, const BoundaryRows& rows) {
-  std::vector<Shape> shapes;
-  for (const BoundaryTensor& t : stage.boundary(edge))
-    shapes.push_back({t.of_encoder ? rows.of_encoder : rows.tokens,
-                      t.width == 0 ? stage.model()->hidden_size() : t.width});
-  return shapes;
+std::vector<TensorForm> boundary_forms(const Stage& stage, Edge edge, const BoundaryRows& rows,
+                                       DType type) {
+  std::vector<TensorForm> forms;
+  for (const BoundaryTensor& t : stage.boundary(edge)) {
+    const int64_t tokens = t.of_encoder ? rows.of_encoder : rows.tokens,
+                  width = t.width == 0 ? stage.model()->hidden_size() : t.width;
+    forms.push_back({.shape = {t.rows == 0 ? tokens : t.rows, width},
+                     .type = t.wide ? kernels::accumulator(type) : type});
+  }
+  return forms;
 }
 
-parallel::Payload make_payload(std::span<const Shape> shapes, Runtime& runtime, DType type,
+parallel::Payload make_payload(std::span<const TensorForm> forms, Runtime& runtime,
                                std::string_view label) {
   parallel::Payload payload;
-  for (const Shape& shape : shapes)
-    payload.push_back(Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, label));
+  for (const TensorForm& form : forms)
+    payload.push_back(
+        Tensor::empty(runtime.arena(MemoryClass::activations), form.shape, form.type, label));
   return payload;
 }
 

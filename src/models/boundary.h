@@ -16,12 +16,14 @@ class Stage;
 // The two edges of a chunk: what it takes from the chunk before, and what it passes on.
 enum class Edge { entry, exit };
 
-// A tensor [rows, width] in the model's type, by its name in the Bundle. Its rows are tokens that
-// this rank holds outside the matrix products: those of the batch, or of its encoder's texts.
+// A tensor [rows, width], by its name in the Bundle. Its rows are tokens that this rank holds
+// outside the matrix products, those of the batch or of its encoder's texts; or of a table.
 struct BoundaryTensor {
   std::string_view name;
   bool of_encoder = false;
+  int64_t rows = 0;   // of a table; 0: tokens
   int64_t width = 0;  // 0: the model's hidden size
+  bool wide = false;  // f32 (f64) in place of the model's type
 };
 
 // Numbers of such tokens in a micro-batch.
@@ -29,10 +31,15 @@ struct BoundaryRows {
   int64_t tokens = 0, of_encoder = 0;
 };
 
-// Shapes of the tensors at a chunk's edge, in their order.
-std::vector<Shape> boundary_shapes(const Stage& stage, Edge edge, const BoundaryRows& rows);
+// Forms of the tensors at a chunk's edge, in their order.
+struct TensorForm {
+  Shape shape;
+  DType type;
+};
+std::vector<TensorForm> boundary_forms(const Stage& stage, Edge edge, const BoundaryRows& rows,
+                                       DType type);
 // New memory for them, or for their gradients.
-parallel::Payload make_payload(std::span<const Shape> shapes, Runtime& runtime, DType type,
+parallel::Payload make_payload(std::span<const TensorForm> forms, Runtime& runtime,
                                std::string_view label);
 
 // The Bundle that a chunk takes. vars: in the order of its entry.

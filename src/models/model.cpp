@@ -116,6 +116,11 @@ Model with_context_length(const Model& model, int64_t length) {
 
 void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(
+      model->facts().encoder_layers == 0,
+      "the model is an encoder-decoder ({}), which reads two texts, and {} gives it one: use a "
+      "decoder; megatron verify and megatron inspect take encoder-decoders",
+      model->family(), purpose);
+  MG_CHECK(
       !model->facts().two_sided,
       "the model is an encoder ({}), which does not continue texts, and {} needs a decoder; "
       "megatron generate --fill-mask fills the masks of texts, megatron serve gives embeddings "

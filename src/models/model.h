@@ -87,6 +87,19 @@ struct ModelChanges {
 // Tensors by their names in Hugging Face's format, with elements in the layout on disk.
 using PlainTensors = std::map<std::string, std::vector<double>>;
 
+// A sequence, and the text that the encoder of an encoder-decoder reads beside it.
+struct PlainText {
+  std::span<const int32_t> tokens, encoder = {};
+};
+
+// The length of a sequence, and of the text that the encoder of an encoder-decoder reads beside it;
+// by default they are equal.
+struct TextLength {
+  TextLength(int64_t of_tokens) : tokens(of_tokens), encoder(of_tokens) {}
+  TextLength(int64_t of_tokens, int64_t of_encoder) : tokens(of_tokens), encoder(of_encoder) {}
+  int64_t tokens, encoder;
+};
+
 // Interface that families implement. Sizes are final and valid.
 class ModelDefinition {
  public:
@@ -104,9 +117,9 @@ class ModelDefinition {
   int64_t score_labels() const { return facts_.score_labels; }
   int64_t parameter_count() const { return facts_.parameters; }
 
-  // FLOPs of forward and backward for one sequence of `length` tokens: 2MNK per matrix product,
-  // times three; causal attention counts half; lookups, norms and elementwise work are left out.
-  virtual double training_flops(int64_t length) const = 0;
+  // FLOPs of forward and backward for one sequence of this length: 2MNK per matrix product, times
+  // three; causal attention counts half; lookups, norms and elementwise work are left out.
+  virtual double training_flops(const TextLength& length) const = 0;
   // Rotary angles may depend on the length of the whole text (nn/rotary.h). Texts whose lengths
   // have the same class have equal angles, so that cached keys can be shared between them. Classes
   // up to 0 have tables of angles at fixed addresses; those above 0 only have the table of the text
@@ -161,8 +174,7 @@ class ModelDefinition {
 
   // Computes the loss of each token of one sequence, without dropout, by independent plain loops in
   // fp64, against which the model is checked. Shares no code with the model, its ops or kernels.
-  virtual std::vector<double> plain_losses(const PlainTensors& weights,
-                                           std::span<const int32_t> tokens,
+  virtual std::vector<double> plain_losses(const PlainTensors& weights, const PlainText& text,
                                            std::span<const int32_t> labels) const = 0;
   // The same for each depth k = 1, 2, ... of multi-token prediction of one document: the losses of
   // all tokens but the last k.

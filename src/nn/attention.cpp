@@ -77,13 +77,20 @@ double AttentionConfig::seen_pairs(int64_t length) const {
 
 Var core_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const Batch& batch, const parallel::ContextParallel& context) {
-  const Bundle inner =
-      tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
-                  [&context, options, tokens = batch.context_tokens](Tape& t, const Bundle& in) {
-                    return Bundle{{"y", parallel::context_attention(t, {in["q"], in["k"], in["v"]},
-                                                                    options, tokens, context)}};
-                  },
-                  {"y"});
+  Bundle in{{"q", heads.q}, {"k", heads.k}, {"v", heads.v}};
+  const bool biased = options.bias.value.defined();
+  if (biased) in.set("bias", options.bias);
+  ops::AttentionOptions unbiased = options;
+  unbiased.bias = {};
+  const Bundle inner = tape.module(
+      "core_attn", in,
+      [&context, unbiased, biased, tokens = batch.context_tokens](Tape& t, const Bundle& from) {
+        ops::AttentionOptions own = unbiased;
+        if (biased) own.bias = from["bias"];
+        return Bundle{{"y", parallel::context_attention(t, {from["q"], from["k"], from["v"], {}},
+                                                        own, tokens, context)}};
+      },
+      {"y"});
   return inner["y"];
 }
 
@@ -215,8 +222,10 @@ ops::Rotary Attention::rotary(const Batch& batch) const {
           .interleaved = place_.rotary->config().interleaved};
 }
 
-Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
+Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train,
+                          const Var& bias) const {
   ops::AttentionOptions options = this->options(batch, train);
+  options.bias = bias;
   Var qkv = project(tape, x_TH);
   ops::PackedHeads packed{std::move(qkv), batch.layout.sequences, heads_,
                           kv_heads_,      rotary(batch),          config_.output_gate};

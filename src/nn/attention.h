@@ -8,6 +8,7 @@
 #include "nn/batch.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
+#include "nn/relative_positions.h"
 #include "nn/rotary.h"
 #include "ops/attention.h"
 
@@ -35,7 +36,8 @@ struct AttentionConfig {
   // Multiplies attention's output elementwise by a sigmoid gate computed from the queries' input
   // (Qiu et al. 2025).
   bool output_gate = false;
-  std::string rotary;       // name of the model's rotary table; empty: none
+  std::string rotary;  // name of the model's rotary table; empty: none
+  RelativeBuckets relative;
   Temperature temperature;  // applied to queries after the rotation
 
   bool operator==(const AttentionConfig&) const = default;
@@ -78,7 +80,9 @@ class Attention {
  public:
   Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
             const AttentionPlace& place);
-  Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
+  // bias: of the scores, by the distances of keys (RelativePositions); or none.
+  Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train,
+                 const Var& bias = {}) const;
 
   int64_t kv_heads() const { return kv_heads_; }  // key heads that this rank computes
 

@@ -67,9 +67,23 @@ class PlainBatch {
       return std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     };
     const auto tokens = part(batch_.tokens), labels = part(batch_.labels);
-    sums[0].add(weighted(model_->plain_losses(weights, tokens, labels), end));
+    sums[0].add(weighted(
+        model_->plain_losses(weights, {.tokens = tokens, .encoder = encoder_text(begin)}, labels),
+        end));
     const auto of_depths = model_->plain_prediction_losses(weights, tokens, labels);
     for (size_t k = 0; k < of_depths.size(); ++k) sums[k + 1].add(weighted(of_depths[k], end));
+  }
+  // What an encoder reads for the document whose first row this is.
+  std::span<const int32_t> encoder_text(int64_t begin) const {
+    if (batch_.encoder == nullptr) return {};
+    const int64_t length = batch_.encoder->layout.length;
+    const auto at = static_cast<size_t>(begin),
+               row = at / static_cast<size_t>(batch_.layout.length);
+    const int64_t first = batch_.encoder_starts.empty() ? 0 : batch_.encoder_starts[at],
+                  last = batch_.encoder_ends.empty() ? length - 1 : batch_.encoder_ends[at];
+    return std::span(batch_.encoder->tokens)
+        .subspan(row * static_cast<size_t>(length) + static_cast<size_t>(first),
+                 static_cast<size_t>(last - first + 1));
   }
   // The losses of the labels before row `end`.
   Sum weighted(const std::vector<double>& losses, int64_t end) const {

@@ -73,27 +73,34 @@ Case read_case(const std::string& directory) {
   return c;
 }
 
-// Rows of tokens.safetensors.
+// Rows of tokens.safetensors. Of an encoder-decoder, `tokens` are the encoder's, of which
+// encoder_mask shows some, and `decoder_tokens` the decoder's.
 class Tokens {
  public:
   Tokens(const std::string& path, const Case& c, const models::Model& model) : file_(path) {
-    const Shape shape = file_.shape("tokens");
-    MG_CHECK(shape.rank() == 3 && shape[0] > 0,
-             "{}: tokens has shape {}; it must be [steps, batch, T]", path, shape.str());
-    MG_CHECK(shape[1] == *c.batch.global_batch_size && shape[2] == *c.batch.seq_length,
+    const Shape given = file_.shape("tokens");
+    MG_CHECK(given.rank() == 3 && given[0] > 0,
+             "{}: tokens has shape {}; it must be [steps, batch, T]", path, given.str());
+    MG_CHECK(given[1] == *c.batch.global_batch_size && given[2] == *c.batch.seq_length,
              "{}: tokens has shape {}, but global-batch-size is {} and seq-length {}", path,
-             shape.str(), *c.batch.global_batch_size, *c.batch.seq_length);
-    MG_CHECK(file_.shape("labels") == shape, "{}: labels has shape {} but tokens {}", path,
-             file_.shape("labels").str(), shape.str());
+             given.str(), *c.batch.global_batch_size, *c.batch.seq_length);
+    const bool encodes = model->facts().encoder_layers > 0;
+    const std::string own = encodes ? "decoder_tokens" : "tokens";
+    const Shape shape = file_.shape(own);
+    if (encodes) read_encoder(path, given, shape);
+    const auto check_shape = [&](const std::string& name) {
+      MG_CHECK(file_.shape(name) == shape, "{}: {} has shape {} but {} {}", path, name,
+               file_.shape(name).str(), own, shape.str());
+    };
+    check_shape("labels");
     steps_ = shape[0];
     sequences_ = shape[1];
     length_ = shape[2];
-    tokens_ = file_.integers("tokens");
+    tokens_ = file_.integers(own);
     labels_ = file_.integers("labels");
     mask_.assign(tokens_.size(), 1);
     if (file_.contains("loss_mask")) {
-      MG_CHECK(file_.shape("loss_mask") == shape, "{}: loss_mask has shape {} but tokens {}", path,
-               file_.shape("loss_mask").str(), shape.str());
+      check_shape("loss_mask");
       mask_ = file_.doubles("loss_mask");
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
@@ -137,15 +144,48 @@ class Tokens {
         batch.loss_mask.push_back(static_cast<float>(mask_[from]));
       }
       for (int64_t s = 0; s < size; ++s) batch.sample_ids.push_back(step * sequences_ + first + s);
+      if (encoder_length_ > 0) add_encoder(step * sequences_ + first, batch);
       batches.push_back(std::move(batch));
     }
     return batches;
   }
 
  private:
+  void read_encoder(const std::string& path, const Shape& encoder, const Shape& decoder) {
+    MG_CHECK(decoder.rank() == 3 && decoder[0] == encoder[0] && decoder[1] == encoder[1],
+             "{}: decoder_tokens has shape {} but tokens {}", path, decoder.str(), encoder.str());
+    MG_CHECK(file_.shape("encoder_mask") == encoder, "{}: encoder_mask has shape {} but tokens {}",
+             path, file_.shape("encoder_mask").str(), encoder.str());
+    encoder_length_ = encoder[2];
+    encoder_tokens_ = file_.integers("tokens");
+    shown_ = file_.integers("encoder_mask");
+  }
+  // The encoder's texts from row `first` on, whose padding is at their ends.
+  void add_encoder(int64_t first, corpus::HostBatch& batch) const {
+    const int64_t sequences = batch.layout.sequences;
+    corpus::HostBatch texts{.layout = {.sequences = sequences, .length = encoder_length_}};
+    texts.sample_ids = batch.sample_ids;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const auto row = static_cast<size_t>((first + s) * encoder_length_);
+      int32_t last = -1;
+      for (int64_t t = 0; t < encoder_length_; ++t) {
+        const size_t at = row + static_cast<size_t>(t);
+        texts.tokens.push_back(static_cast<int32_t>(encoder_tokens_[at]));
+        texts.positions.push_back(static_cast<int32_t>(t));
+        if (shown_[at] != 0) last = static_cast<int32_t>(t);
+      }
+      texts.segment_ends.insert(texts.segment_ends.end(), static_cast<size_t>(encoder_length_),
+                                last);
+      batch.encoder_ends.insert(batch.encoder_ends.end(), static_cast<size_t>(length_), last);
+    }
+    texts.segment_starts.assign(texts.tokens.size(), 0);
+    batch.encoder = std::make_shared<const corpus::HostBatch>(std::move(texts));
+  }
+
   Expected file_;
   int64_t steps_ = 0, sequences_ = 0, length_ = 0;
-  std::vector<int64_t> tokens_, labels_;
+  int64_t encoder_length_ = 0;  // 0: the model has no encoder
+  std::vector<int64_t> tokens_, labels_, encoder_tokens_, shown_;
   std::vector<double> mask_;
 };
 

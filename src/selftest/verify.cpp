@@ -17,6 +17,7 @@
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
 #include "selftest/verify_encoder.h"
+#include "selftest/verify_encoder_decoder.h"
 #include "training/merged_adapter.h"
 #include "training/whole_model.h"
 
@@ -90,6 +91,9 @@ class Subject {
   // `divided`, from the sequence-parallel ranks, which hold slices of them.
   std::vector<double> all_rows(const Tensor& own, const nn::Batch& batch, bool divided = true);
   std::vector<double> flowing_value(const Bundle& bundle, const nn::Batch& batch);
+  // Keeps what enters layer `place` of the model, under its name in expected.safetensors.
+  void keep_hidden(const std::string& prefix, int64_t place, const Bundle& bundle,
+                   const nn::Batch& batch, Results& results);
   void keep_router(int64_t layer, std::vector<double> logits, Results& results) const {
     const std::lock_guard lock(results.mutex);
     results.router_logits[layer] = std::move(logits);
@@ -148,6 +152,26 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle, const nn::Batch
   return values;
 }
 
+// Of an encoder-decoder, each has its own numbers: "encoder.hidden.0" is what the encoder's first
+// layer reads.
+void Subject::keep_hidden(const std::string& prefix, int64_t place, const Bundle& bundle,
+                          const nn::Batch& batch, Results& results) {
+  const int64_t encoder = model_.parts.chunk(0).model()->facts().encoder_layers;
+  if (encoder == 0)
+    return keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle, batch), results);
+  if (bundle.contains(models::kTarget)) {
+    keep(fmt::format("{}encoder.hidden.{}", prefix, place), flowing_value(bundle, *batch.encoder),
+         results);
+    return keep(fmt::format("{}decoder.hidden.0", prefix),
+                all_rows(bundle[models::kTarget].value, batch), results);
+  }
+  keep(prefix + "encoder_last_hidden_state",
+       all_rows(bundle[models::kEncoded].value, *batch.encoder), results);
+  if (place > encoder)
+    keep(fmt::format("{}decoder.hidden.{}", prefix, place - encoder), flowing_value(bundle, batch),
+         results);
+}
+
 // Runs block by block, so that all values passed between blocks are recorded.
 void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix, Results& results) {
   const corpus::HostBatch host = own_tokens(whole);
@@ -160,10 +184,9 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
-    const auto shapes = models::boundary_shapes(
-        stage, models::Edge::entry, training::boundary_rows(host, model_.ranks.tensor()));
-    const parallel::Payload payload =
-        models::make_payload(shapes, runtime_, type_, "verify.hidden");
+    const auto forms = models::boundary_forms(
+        stage, models::Edge::entry, training::boundary_rows(host, model_.ranks.tensor()), type_);
+    const parallel::Payload payload = models::make_payload(forms, runtime_, "verify.hidden");
     for (const Tensor& tensor : payload)
       stages->recv(tensor, stages->rank() - 1, runtime_.stream(), "verify.hidden")
           .wait(runtime_.stream());
@@ -173,7 +196,8 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
   RouterWatcher router(runtime_.stream());
   for (const models::Block& block : stage.blocks()) {
     bundle = block(tape, bundle, batch, models::Phase::evaluate);
-    keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle, batch), results);
+    keep_hidden(prefix, place, bundle, batch, results);
+    if (block.span.name == "encoder_norm") continue;
     if (const Tensor logits = router.take(); logits.defined() && prefix.empty())
       keep_router(place, all_rows(logits, batch), results);
     ++place;
@@ -220,12 +244,15 @@ std::vector<double> scores(const std::vector<double>& logits, const ExpectedBatc
   return result;
 }
 
-// Sets rows of padding to 0.
-std::vector<double> without_padding(std::vector<double> values, const ExpectedBatch& batch) {
-  const size_t width = values.size() / batch.host.tokens.size();
-  for (size_t row = 0; row < batch.padding.size(); ++row)
-    if (batch.padding[row])
-      std::fill_n(values.begin() + static_cast<int64_t>(row * width), width, 0.0);
+// Sets rows of padding to 0. name: of the result.
+std::vector<double> without_padding(std::vector<double> values, const ExpectedBatch& batch,
+                                    std::string_view name) {
+  const bool of_encoder = batch.host.encoder != nullptr && name.starts_with("encoder");
+  const std::vector<bool>& padding = of_encoder ? batch.encoder_padding : batch.padding;
+  const size_t width =
+      values.size() / (of_encoder ? *batch.host.encoder : batch.host).tokens.size();
+  for (size_t row = 0; row < padding.size(); ++row)
+    if (padding[row]) std::fill_n(values.begin() + static_cast<int64_t>(row * width), width, 0.0);
   return values;
 }
 
@@ -246,8 +273,8 @@ void compare_forward(Expected& expected, const Results& results, const ExpectedB
         of_pairs ? largest_difference(values, expected.doubles(name))
         : logits && !batch.score_rows.empty()
             ? largest_difference(scores(values, batch), expected.doubles(name))
-            : largest_difference(without_padding(values, batch),
-                                 without_padding(expected.doubles(name), batch));
+            : largest_difference(without_padding(values, batch, name),
+                                 without_padding(expected.doubles(name), batch, name));
     report.compare(merged   ? "merged model"
                    : logits ? "logits"
                             : "hidden states",
@@ -359,11 +386,12 @@ void compare_gradients(Expected& expected, Results& results, const ExpectedBatch
   }
 }
 
+// prompt: the number of tokens that were given.
 void compare_greedy(const corpus::HostBatch& greedy, const Results& results, int64_t vocabulary,
-                    Report& report) {
+                    int64_t prompt, Report& report) {
   const std::vector<double>& logits = results.values.at("greedy.logits");
   int64_t different = 0;
-  for (size_t i = kGreedyPrompt; i < greedy.tokens.size(); ++i) {
+  for (auto i = static_cast<size_t>(prompt); i < greedy.tokens.size(); ++i) {
     const auto row = logits.begin() + static_cast<int64_t>(i - 1) * vocabulary;
     const auto best = std::max_element(row, row + vocabulary) - row;
     if (best != greedy.tokens[i]) ++different;
@@ -417,13 +445,16 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Expected expected(directory + "/expected.safetensors");
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
-    const ExpectedBatch batch = read_expected_batch(expected, model);
+    const bool translates = model->facts().encoder_layers > 0;
+    const ExpectedBatch batch = translates ? read_encoder_decoder_batch(expected, model)
+                                           : read_expected_batch(expected, model);
     corpus::HostBatch padded = batch.host;
     corpus::pad_sequences(padded, options.length_multiple());
     if (padded.layout.length != batch.host.layout.length)
       report.note(fmt::format("sequences of {} tokens padded to {}", batch.host.layout.length,
                               padded.layout.length));
-    const auto greedy = read_greedy_batch(expected, batch.host, model);
+    const auto greedy = translates ? read_encoder_decoder_greedy(expected, batch.host, model)
+                                   : read_greedy_batch(expected, batch.host, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
       std::unique_ptr<comm::Group> made;
@@ -444,7 +475,8 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     compare_routers(expected, results, model, batch, report);
     compare_gradients(expected, results, batch, model, report);
     compare_surplus_gradients(expected, results, model, report);
-    if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
+    if (greedy)
+      compare_greedy(*greedy, results, model->vocab_size(), translates ? 1 : kGreedyPrompt, report);
     expected.report_unused(report);
     reports.push_back(std::move(report));
   }

@@ -36,8 +36,8 @@ struct VerifyOptions {
   }
   // Sequences are padded to a multiple of this many tokens.
   int64_t length_multiple() const {
-    if (context_parallel == 1) return 1;
-    return 2 * context_parallel * (sequence_parallel ? tensor_parallel : 1);
+    const int64_t slices = sequence_parallel ? tensor_parallel : 1;
+    return context_parallel == 1 ? slices : 2 * context_parallel * slices;
   }
   training::ModelLayout layout() const;
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank

@@ -67,6 +67,8 @@ void read_score_labels(Expected& expected, const models::Model& model, ExpectedB
   }
 }
 
+}  // namespace
+
 std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batch) {
   std::vector<bool> padding;
   if (!expected.contains("attention_mask")) return padding;
@@ -85,6 +87,37 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
   return padding;
 }
 
+namespace {
+
+// The given sequences of a batch, beside their texts for an encoder.
+corpus::HostBatch chosen(const corpus::HostBatch& from, std::span<const int64_t> numbers) {
+  const auto part = [&](const auto& all) {
+    std::decay_t<decltype(all)> rows;
+    const int64_t size = std::ssize(all) / from.layout.sequences;
+    for (const int64_t i : numbers)
+      rows.insert(rows.end(), all.begin() + i * size, all.begin() + (i + 1) * size);
+    return rows;
+  };
+  corpus::HostBatch batch{
+      .layout = {.sequences = std::ssize(numbers), .length = from.layout.length},
+      .tokens = part(from.tokens),
+      .positions = part(from.positions),
+      .labels = part(from.labels),
+      .token_types = part(from.token_types),
+      .targets = part(from.targets),
+      .loss_mask = part(from.loss_mask),
+      .sample_ids = part(from.sample_ids),
+      .segment_starts = part(from.segment_starts),
+      .pair_labels = part(from.pair_labels),
+      .segment_ends = part(from.segment_ends),
+      .encoder_starts = part(from.encoder_starts),
+      .encoder_ends = part(from.encoder_ends),
+      .sources = part(from.sources)};
+  if (from.encoder != nullptr)
+    batch.encoder = std::make_shared<const corpus::HostBatch>(chosen(*from.encoder, numbers));
+  return batch;
+}
+
 }  // namespace
 
 corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
@@ -92,25 +125,7 @@ corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
   std::vector<int64_t> numbers;
   for (int64_t i = rank * count; i < (rank + 1) * count; ++i)
     numbers.push_back(i < host.layout.sequences ? i : 0);
-  const auto part = [&](const auto& all) {
-    std::decay_t<decltype(all)> rows;
-    const int64_t size = std::ssize(all) / host.layout.sequences;
-    for (const int64_t i : numbers)
-      rows.insert(rows.end(), all.begin() + i * size, all.begin() + (i + 1) * size);
-    return rows;
-  };
-  corpus::HostBatch batch{.layout = {.sequences = count, .length = host.layout.length},
-                          .tokens = part(host.tokens),
-                          .positions = part(host.positions),
-                          .labels = part(host.labels),
-                          .token_types = part(host.token_types),
-                          .targets = part(host.targets),
-                          .loss_mask = part(host.loss_mask),
-                          .sample_ids = part(host.sample_ids),
-                          .segment_starts = part(host.segment_starts),
-                          .pair_labels = part(host.pair_labels),
-                          .segment_ends = part(host.segment_ends),
-                          .sources = part(host.sources)};
+  corpus::HostBatch batch = chosen(host, numbers);
   for (int64_t i = 0; i < count; ++i)
     if (rank * count + i >= host.layout.sequences) {
       const int64_t begin = i * host.layout.length;

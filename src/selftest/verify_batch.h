@@ -14,7 +14,8 @@ struct ExpectedBatch {
   corpus::HostBatch host;
   // For a model that scores texts: the row of `host` at which each sequence is scored.
   std::vector<int64_t> score_rows;
-  std::vector<bool> padding;  // [B*S]: rows whose outputs are ignored; empty: none
+  std::vector<bool> padding;          // [B*S]: rows whose outputs are ignored; empty: none
+  std::vector<bool> encoder_padding;  // the same, of an encoder's texts beside them
 
   // Returns the share of data-parallel rank `rank` of `ranks`. All ranks get the same number of
   // sequences: if there are too few, a rank gets padding sequences whose tokens are not counted.
@@ -26,6 +27,9 @@ struct ExpectedBatch {
 // attention_mask [B,S], with zeros only at the end; of encoders what verify_encoder.h says. Throws
 // Error for other shapes and for values outside the model's range.
 ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model);
+
+// Reads attention_mask of the texts in `batch`: which tokens are padding; empty if it is absent.
+std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batch);
 
 // Number of tokens in the prompt of `greedy`.
 constexpr int64_t kGreedyPrompt = 8;

@@ -125,9 +125,9 @@ void LossPass::weight(int, int) { MG_ASSERT(false); }
 parallel::Payload LossPass::receive_into(int chunk, int micro_batch, bool) {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   return models::make_payload(
-      models::boundary_shapes(*model_.chunks[static_cast<size_t>(chunk)], models::Edge::entry,
-                              boundary_rows(batch, model_.ranks->tensor())),
-      runtime_, model_.type, "pipeline.received");
+      models::boundary_forms(*model_.chunks[static_cast<size_t>(chunk)], models::Edge::entry,
+                             boundary_rows(batch, model_.ranks->tensor()), model_.type),
+      runtime_, "pipeline.received");
 }
 
 }  // namespace megatron::training

@@ -182,10 +182,10 @@ StepGraphs::Pass MicroBatchPass::graph_pass(InFlight& slot, const parallel::Acti
           .work = {.chunk = action.chunk, .first = micro_batch == 0},
           .recordable = recordable(micro_batch),
           .sends = sends,
-          .entry = shapes(action.chunk, micro_batch, Edge::entry),
-          .exit = shapes(action.chunk, micro_batch, Edge::exit),
-          .message = [this](std::span<const Shape> shapes,
-                            std::string_view label) { return message(shapes, label); },
+          .entry = forms(action.chunk, micro_batch, Edge::entry),
+          .exit = forms(action.chunk, micro_batch, Edge::exit),
+          .message = [this](std::span<const models::TensorForm> forms,
+                            std::string_view label) { return message(forms, label); },
           .total = with_.totals.loss(micro_batch),
           .make = {}};
 }
@@ -416,7 +416,7 @@ Payload MicroBatchPass::input_gradient(InFlight& slot, const parallel::Action& a
     Tensor gradient = slot.tape->gradient(slot.inputs[i]);
     if (!gradient.defined()) {
       if (zeros.empty())
-        zeros = message(shapes(action.chunk, action.micro_batch, Edge::entry), "gradient.zero");
+        zeros = message(forms(action.chunk, action.micro_batch, Edge::entry), "gradient.zero");
       gradient = zeros[i];
       slot.tape->kernels().fill({.out = gradient, .value = 0}, slot.tape->stream());
     }
@@ -443,17 +443,19 @@ void MicroBatchPass::end(InFlight& slot) {
 }
 
 Payload MicroBatchPass::receive_into(int chunk, int micro_batch, bool gradient) {
-  return message(shapes(chunk, micro_batch, gradient ? Edge::exit : Edge::entry),
+  return message(forms(chunk, micro_batch, gradient ? Edge::exit : Edge::entry),
                  "pipeline.received");
 }
 
-std::vector<Shape> MicroBatchPass::shapes(int chunk, int micro_batch, Edge edge) const {
-  return models::boundary_shapes(
-      stage(chunk), edge, boundary_rows(batches_[static_cast<size_t>(micro_batch)], tensor_));
+std::vector<models::TensorForm> MicroBatchPass::forms(int chunk, int micro_batch, Edge edge) const {
+  return models::boundary_forms(stage(chunk), edge,
+                                boundary_rows(batches_[static_cast<size_t>(micro_batch)], tensor_),
+                                type_);
 }
 
-Payload MicroBatchPass::message(std::span<const Shape> shapes, std::string_view label) const {
-  return models::make_payload(shapes, runtime_, type_, label);
+Payload MicroBatchPass::message(std::span<const models::TensorForm> forms,
+                                std::string_view label) const {
+  return models::make_payload(forms, runtime_, label);
 }
 
 models::BoundaryRows boundary_rows(const corpus::HostBatch& batch,

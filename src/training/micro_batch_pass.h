@@ -158,8 +158,9 @@ class MicroBatchPass final : public parallel::StageWork {
   void end(InFlight& slot);
   StepGraphs::Pass graph_pass(InFlight& slot, const parallel::Action& action, bool sends) const;
   // Of what crosses an edge of a chunk, and memory for it.
-  std::vector<Shape> shapes(int chunk, int micro_batch, models::Edge edge) const;
-  parallel::Payload message(std::span<const Shape> shapes, std::string_view label) const;
+  std::vector<models::TensorForm> forms(int chunk, int micro_batch, models::Edge edge) const;
+  parallel::Payload message(std::span<const models::TensorForm> forms,
+                            std::string_view label) const;
   bool recordable(int micro_batch) const;
 
   std::vector<models::Stage*> chunks_;

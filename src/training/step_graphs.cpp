@@ -36,11 +36,15 @@ void StepGraphs::copy(const Payload& from, const Payload& to) {
 }
 
 // Returns memory at an address that is fixed in captured work: that of earlier passes with tensors
-// of the same shapes.
-Payload& StepGraphs::place(Places& places, const Pass& pass, std::span<const Shape> shapes) {
+// of the same forms.
+Payload& StepGraphs::place(Places& places, const Pass& pass,
+                           std::span<const models::TensorForm> forms) {
   for (Payload& place : places)
-    if (std::ranges::equal(place, shapes, {}, &Tensor::shape)) return place;
-  return places.emplace_back(pass.message(shapes, "pipeline.recorded"));
+    if (std::ranges::equal(place, forms, [](const Tensor& tensor, const models::TensorForm& form) {
+          return tensor.shape() == form.shape && tensor.dtype() == form.type;
+        }))
+      return place;
+  return places.emplace_back(pass.message(forms, "pipeline.recorded"));
 }
 
 void StepGraphs::make_unless_replayed(const Pass& pass, const Payload& input, const Payload& out) {
@@ -54,9 +58,9 @@ void StepGraphs::take_loss(const Pass& pass) {
 }
 
 // Copies the result of captured work to a message.
-Payload StepGraphs::sent(const Pass& pass, std::span<const Shape> shapes) {
-  Payload message = pass.message(shapes, "pipeline.sent");
-  copy(place(outgoing_, pass, shapes), message);
+Payload StepGraphs::sent(const Pass& pass, std::span<const models::TensorForm> forms) {
+  Payload message = pass.message(forms, "pipeline.sent");
+  copy(place(outgoing_, pass, forms), message);
   return message;
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/own_arenas.h"
-#include "parallel/pipeline.h"
+#include "models/boundary.h"
 #include "training/cuda_graph_runner.h"
 
 namespace megatron::training {
@@ -32,7 +32,7 @@ class StepGraphs {
   struct Slot {
     CudaGraphRunner runner;
     std::optional<OwnArenas> memory;  // pipelines: tensors of forward that backward needs
-    // Copies of the inputs from the previous virtual stage, by their shapes.
+    // Copies of the inputs from the previous virtual stage, by their forms.
     std::deque<parallel::Payload> received;
 
     int64_t own_memory(MemoryClass memory_class) const {
@@ -47,10 +47,11 @@ class StepGraphs {
     const nn::Batch& batch;
     CudaGraphRunner::Work work;
     bool recordable = true;
-    bool sends = false;              // true if the output goes to another stage
-    std::vector<Shape> entry, exit;  // of what crosses the chunk's edges
+    bool sends = false;                           // true if the output goes to another stage
+    std::vector<models::TensorForm> entry, exit;  // of what crosses the chunk's edges
     // Allocates it.
-    std::function<parallel::Payload(std::span<const Shape>, std::string_view label)> message;
+    std::function<parallel::Payload(std::span<const models::TensorForm>, std::string_view label)>
+        message;
     Tensor total;  // receives its loss
     std::function<parallel::Payload(const parallel::Payload& input)>
         make;  // does the work, eagerly or while it is captured
@@ -70,18 +71,19 @@ class StepGraphs {
   using Places = std::deque<parallel::Payload>;
   void copy(const Tensor& from, const Tensor& to);
   void copy(const parallel::Payload& from, const parallel::Payload& to);
-  static parallel::Payload& place(Places& places, const Pass& pass, std::span<const Shape> shapes);
+  static parallel::Payload& place(Places& places, const Pass& pass,
+                                  std::span<const models::TensorForm> forms);
   void make_unless_replayed(const Pass& pass, const parallel::Payload& input,
                             const parallel::Payload& out);
   void take_loss(const Pass& pass);
-  parallel::Payload sent(const Pass& pass, std::span<const Shape> shapes);
+  parallel::Payload sent(const Pass& pass, std::span<const models::TensorForm> forms);
 
   Runners runners_;
   bool in_parts_;
   Runtime& runtime_;
   Tensor loss_;
   // Pipelines only: outputs of a forward or backward for another stage, and gradients received from
-  // one, by their shapes.
+  // one, by their forms.
   Places outgoing_, gradients_;
   std::optional<OwnArenas>
       backward_memory_;  // pipelines: shared, since only one micro-batch is in backward at a time

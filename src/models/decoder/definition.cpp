@@ -28,7 +28,7 @@ class DecoderDefinition final : public ModelDefinition,
     if (adapter_ != nullptr) rules_ = adapter_rules(*adapter_);
   }
 
-  double training_flops(int64_t length) const override;
+  double training_flops(const TextLength& length) const override;
   int64_t context_class(int64_t length) const override;
   Json describe() const override { return to_json(v_); }
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
@@ -81,9 +81,9 @@ class DecoderDefinition final : public ModelDefinition,
                                           adapter_ == nullptr ? nullptr : &rules_, runtime, type,
                                           seed, part, ranks);
   }
-  std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
+  std::vector<double> plain_losses(const PlainTensors& weights, const PlainText& text,
                                    std::span<const int32_t> labels) const override {
-    return models::plain_losses(v_, family_.tensors(v_), weights, tokens, labels);
+    return models::plain_losses(v_, family_.tensors(v_), weights, text, labels);
   }
   std::vector<std::vector<double>> plain_prediction_losses(
       const PlainTensors& weights, std::span<const int32_t> tokens,
@@ -123,21 +123,25 @@ class DecoderDefinition final : public ModelDefinition,
   nn::AdapterRules rules_;                           // of it
 };
 
-double DecoderDefinition::training_flops(int64_t length) const {
+double DecoderDefinition::training_flops(const TextLength& length) const {
   const double h = real(v_.hidden_size), depths = real(v_.prediction.depths),
-               head = 2 * real(length) * h *
-                      real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
-  const auto of_part = [&](auto kind, const auto& config) {
-    return decltype(kind)::forward_flops(config, v_.hidden_size, length);
-  };
-  const auto of_layer = [&](const LayerValue& layer) {
-    return visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
+               tokens = real(length.tokens),
+               head = 2 * tokens * h * real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
+  const auto of_layer = [&](const LayerValue& layer, int64_t own) {
+    const auto of_part = [&](auto kind, const auto& config) {
+      return decltype(kind)::forward_flops(config, v_.hidden_size, own);
+    };
+    const double flops = visit_part(layer.mixer, of_part) + visit_part(layer.feed_forward, of_part);
+    return layer.cross ? flops + LayerPart<nn::AttentionConfig>::cross_flops(
+                                     *layer.cross, v_.hidden_size, own, length.encoder)
+                       : flops;
   };
   const int transforms = (v_.head_transform ? 1 : 0) + (v_.score_transform ? 1 : 0);
-  double forward = head + 2 * transforms * real(length) * h * h;
-  for (const LayerValue& layer : v_.layers) forward += of_layer(layer);
+  double forward = head + 2 * transforms * tokens * h * h;
+  for (int64_t i = 0; i < v_.num_layers(); ++i)
+    forward += of_layer(v_.layer(i), i < v_.encoder_layers ? length.encoder : length.tokens);
   if (depths > 0)
-    forward += depths * (of_layer(v_.prediction.layer) + 4 * real(length) * h * h + head);
+    forward += depths * (of_layer(v_.prediction.layer, length.tokens) + 4 * tokens * h * h + head);
   return 3 * forward;
 }
 

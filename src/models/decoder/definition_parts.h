@@ -19,7 +19,7 @@ UpcycledModel upcycled_decoder(const DecoderValue& dense, const DecoderFamily& f
 // fp64 over the tensors in their layout on disk, against which the composition is checked. It
 // shares no code with the composition, its ops or kernels except the map of tensors.
 std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors& map,
-                                 const PlainTensors& weights, std::span<const int32_t> tokens,
+                                 const PlainTensors& weights, const PlainText& text,
                                  std::span<const int32_t> labels);
 
 // ModelDefinition::plain_prediction_losses(), in the same way.

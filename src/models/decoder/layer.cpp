@@ -54,6 +54,16 @@ const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a)
   return &temperatures_.at({a.temperature.scale, a.temperature.step, a.head_size});
 }
 
+namespace {
+
+Bundle with_hidden(Bundle in, Var hidden, Var residual) {
+  in.set("hidden", std::move(hidden));
+  in.set("residual", std::move(residual));
+  return in;
+}
+
+}  // namespace
+
 Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
 
 void DecoderLayer::build_norms(nn::Builder& builder, const std::string& name,
@@ -105,6 +115,11 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
   order_ = layer.order;
   residual_multiplier_ = layer.residual_multiplier;
   mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, layer.mixer_norm);
+  const nn::AttentionConfig* a = layer.attention();
+  if (a != nullptr && a->relative.buckets > 0 && !a->relative.shared)
+    relative_ =
+        std::make_unique<nn::RelativePositions>(builder, name + ".attention", a->relative,
+                                                a->two_sided, a->heads, matrix_init(place.model));
   build_cross(builder, name + ".cross_attention", place);
   // The norm shared by both belongs to the mixer, if there is one.
   const bool own_norm =
@@ -170,7 +185,9 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
 // After the mixer, and the attention to an encoder's output.
 Bundle DecoderLayer::attended(Tape& tape, const Bundle& in, const nn::Batch& batch,
                               bool train) const {
-  const Bundle mixed = sequential(tape, mixer_, in, batch, train);
+  Bundle entering = in;
+  if (relative_ != nullptr) entering.set(kDistanceBias, (*relative_)(tape));
+  const Bundle mixed = sequential(tape, mixer_, entering, batch, train);
   if (cross_.cross == nullptr) return mixed;
   const Entered entered = enter(tape, cross_, mixed);
   Var y = (*cross_.cross)(tape, entered.x, mixed[kEncoded], batch, train);
@@ -200,21 +217,20 @@ Bundle DecoderLayer::passed_on(Tape& tape, const Branch& branch, Bundle in, Var 
     y = (*branch.sum_norm)(tape, y, sum).normed;
     sum = Var();
   }
-  in.set("hidden", std::move(y));
-  in.set("residual", std::move(sum));
-  return in;
+  return with_hidden(std::move(in), std::move(y), std::move(sum));
 }
 
-Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
-                         bool train) const {
-  return leave(tape, branch, (*branch.sublayer)(tape, x, batch, train), batch, train);
+Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const Bundle& in,
+                         const nn::Batch& batch, bool train) const {
+  return leave(tape, branch, branch.sublayer->with(tape, x, in, batch, train), batch, train);
 }
 
 Bundle DecoderLayer::sequential(Tape& tape, const Branch& branch, const Bundle& in,
                                 const nn::Batch& batch, bool train) const {
   if (branch.sublayer == nullptr) return in;
   const Entered entered = enter(tape, branch, in);
-  return passed_on(tape, branch, in, result(tape, branch, entered.x, batch, train), entered.sum);
+  return passed_on(tape, branch, in, result(tape, branch, entered.x, in, batch, train),
+                   entered.sum);
 }
 
 Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& batch,
@@ -226,9 +242,9 @@ Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& bat
     of_feed_forward = both.normed;
     residual = both.residual;
   }
-  const Var mixed = result(tape, mixer_, normed, batch, train);
-  const Var fed = result(tape, feed_forward_, of_feed_forward, batch, train);
-  return {{"hidden", ops::add(tape, mixed, fed)}, {"residual", residual}};
+  const Var mixed = result(tape, mixer_, normed, in, batch, train);
+  const Var fed = result(tape, feed_forward_, of_feed_forward, in, batch, train);
+  return with_hidden(in, ops::add(tape, mixed, fed), residual);
 }
 
 }  // namespace megatron::models

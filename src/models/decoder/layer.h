@@ -21,6 +21,12 @@ class Sublayer {
  public:
   virtual ~Sublayer() = default;
   virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
+  // The same for a part that also reads what layers pass on beside the hidden state.
+  virtual Var with(Tape& tape, const Var& x_TH, const Bundle& passed_on, const nn::Batch& batch,
+                   bool train) const {
+    static_cast<void>(passed_on);
+    return (*this)(tape, x_TH, batch, train);
+  }
   // The same computation in parts, between which calls to other ranks are in flight.
   struct Parted {
     Var x_TH, y_TH;  // input of the first part; output of the last part
@@ -65,6 +71,9 @@ struct LayerPlace {
   uint64_t seed = 0;                // dropout seed
 };
 
+// Bias of attention's scores by distance, which layers of an encoder or a decoder may share.
+inline constexpr std::string_view kDistanceBias = "distance_bias";
+
 class DecoderLayer {
  public:
   // Parameters are named "layers.<index>. ...".
@@ -98,8 +107,9 @@ class DecoderLayer {
   Var leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch, bool train) const;
   // What a branch passes on: `in` with what it adds to the residual stream.
   static Bundle passed_on(Tape& tape, const Branch& branch, Bundle in, Var y, Var sum);
-  Var result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
-             bool train) const;
+  // in: what the layer passes on beside x.
+  Var result(Tape& tape, const Branch& branch, const Var& x, const Bundle& in,
+             const nn::Batch& batch, bool train) const;
   Bundle attended(Tape& tape, const Bundle& in, const nn::Batch& batch, bool train) const;
   Bundle sequential(Tape& tape, const Branch& branch, const Bundle& in, const nn::Batch& batch,
                     bool train) const;
@@ -107,6 +117,7 @@ class DecoderLayer {
 
   LayerValue::Order order_;
   double residual_multiplier_;
+  std::unique_ptr<nn::RelativePositions> relative_;  // null: none, or those of an earlier layer
   Branch mixer_, cross_, feed_forward_;
 };
 

@@ -15,9 +15,6 @@
 namespace megatron::models {
 namespace {
 
-// The embeddings of a decoder's text, while an encoder reads another one.
-constexpr std::string_view kTarget = "target";
-
 std::string layer_name(int64_t index) { return "layers." + std::to_string(index); }
 
 // "layers.3" of "layers.3.mlp.up.weight", "embedding" of "embedding.weight".
@@ -299,14 +296,22 @@ void DecoderModel::list_blocks() {
 }
 
 void DecoderModel::list_boundary() {
-  const auto tensors = [this](int64_t layer) -> std::vector<BoundaryTensor> {
-    if (value_.encoder_layers == 0) return {{.name = kHidden}};
-    if (layer < value_.encoder_layers)
-      return {{.name = kHidden, .of_encoder = true}, {.name = kTarget}};
-    return {{.name = kHidden}, {.name = kEncoded, .of_encoder = true}};
+  const auto before = [this](int64_t layer) {
+    const bool encodes = layer < value_.encoder_layers;
+    std::vector<BoundaryTensor> tensors = {{.name = kHidden, .of_encoder = encodes}};
+    if (encodes) tensors.push_back({.name = kTarget});
+    else if (value_.encoder_layers > 0) tensors.push_back({.name = kEncoded, .of_encoder = true});
+    const nn::AttentionConfig* a =
+        layer < value_.num_layers() ? value_.layer(layer).attention() : nullptr;
+    if (a != nullptr && a->relative.buckets > 0 && a->relative.shared)
+      tensors.push_back({.name = kDistanceBias,
+                         .rows = 2 * a->relative.max_distance + 1,
+                         .width = a->heads / tensor_.size(),
+                         .wide = true});
+    return tensors;
   };
-  if (!part_.embedding) entry_ = tensors(part_.first_layer);
-  if (!part_.head) exit_ = tensors(part_.first_layer + part_.layers);
+  if (!part_.embedding) entry_ = before(part_.first_layer);
+  if (!part_.head) exit_ = before(part_.first_layer + part_.layers);
 }
 
 Var DecoderModel::embedded(Tape& tape, const Tensor& tokens, int use) const {
@@ -367,6 +372,13 @@ Var DecoderModel::head_input(Tape& tape, const Var& of_trunk, const nn::Batch* b
   }
   if (head_transform_ != nullptr) x_TH = (*head_transform_)(tape, x_TH);
   return ops::scale(tape, x_TH, value_.logits_scale);
+}
+
+// Published encoder-decoders multiply the input of the output layer, others the logits.
+Var DecoderModel::output_input(Tape& tape, const Bundle& in) const {
+  const Var x_TH = final_norm(tape, in);
+  if (value_.encoder_layers > 0) return ops::scale(tape, x_TH, value_.logits_scale);
+  return head_transform_ == nullptr ? x_TH : (*head_transform_)(tape, x_TH);
 }
 
 Var DecoderModel::pair_logits(Tape& tape, const Bundle& in) const {

@@ -39,10 +39,7 @@ class DecoderModel final : public Stage {
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Tensor entropies(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
-  Var output_input(Tape& tape, const Bundle& in) const override {
-    const Var x_TH = final_norm(tape, in);
-    return head_transform_ == nullptr ? x_TH : (*head_transform_)(tape, x_TH);
-  }
+  Var output_input(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   std::span<const std::pair<std::string, ops::LowRank>> adapters() const override {

@@ -16,8 +16,9 @@ class PlainDecoder : private PlainParts {
   PlainDecoder(const DecoderValue& value, const FamilyTensors& map, const PlainTensors& weights)
       : PlainParts(value, map, weights), v_(value) {}
 
-  Row losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
-    return losses_of(trunk(tokens), labels);
+  Row losses(const PlainText& text, std::span<const int32_t> labels) const {
+    const Rows encoded = v_.encoder_layers > 0 ? this->encoded(text.encoder) : Rows();
+    return losses_of(trunk(text.tokens, encoded), labels);
   }
 
   // Row k - 1: the losses of depth k, for all tokens but the last k.
@@ -32,9 +33,16 @@ class PlainDecoder : private PlainParts {
   }
 
  private:
-  Rows trunk(std::span<const int32_t> tokens) const {
+  Rows encoded(std::span<const int32_t> tokens) const {
     Rows x = embedded(tokens);
-    for (int64_t i = 0; i < v_.num_layers(); ++i) add_layer(x, i);
+    for (int64_t i = 0; i < v_.encoder_layers; ++i) add_layer(x, i);
+    return normed(x, "encoder_norm", v_.final_norm);
+  }
+
+  // encoded: the encoder's output, if there is one.
+  Rows trunk(std::span<const int32_t> tokens, const Rows& encoded = {}) const {
+    Rows x = embedded(tokens);
+    for (int64_t i = v_.encoder_layers; i < v_.num_layers(); ++i) add_layer(x, i, encoded);
     return v_.has_final_norm ? normed(x, "final_norm", v_.final_norm) : x;
   }
 
@@ -124,7 +132,7 @@ class PlainDecoder : private PlainParts {
       for (size_t h = 0; h < x[t].size(); ++h) x[t][h] += factor * y[t][h];
   }
 
-  void add_layer(Rows& x, int64_t index) const {
+  void add_layer(Rows& x, int64_t index, const Rows& encoded = {}) const {
     const LayerValue& layer = v_.layer(index);
     const std::string name = "layers." + std::to_string(index) + ".";
     const bool mixes = !std::holds_alternative<NoOp>(layer.mixer),
@@ -151,6 +159,12 @@ class PlainDecoder : private PlainParts {
           result(layer.mixer, before(x, "attention"), name + "attention", layer.norm);
       add(x, after(mixed, "attention"), layer.residual_multiplier);
       if (layer.norm_of_sum) x = normed(x, name + "attention_norm", layer.norm);
+    }
+    if (layer.cross) {
+      const Rows seen = LayerPart<nn::AttentionConfig>::plain_cross(
+          *this, before(x, "cross_attention"), encoded, name + "cross_attention", *layer.cross);
+      add(x, after(seen, "cross_attention"), layer.residual_multiplier);
+      if (layer.norm_of_sum) x = normed(x, name + "cross_attention_norm", layer.norm);
     }
     if (feeds) {
       const Rows fed = result(layer.feed_forward, before(x, "mlp"), name + "mlp", layer.norm);
@@ -187,9 +201,9 @@ class PlainDecoder : private PlainParts {
 }  // namespace
 
 std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors& map,
-                                 const PlainTensors& weights, std::span<const int32_t> tokens,
+                                 const PlainTensors& weights, const PlainText& text,
                                  std::span<const int32_t> labels) {
-  return PlainDecoder(value, map, weights).losses(tokens, labels);
+  return PlainDecoder(value, map, weights).losses(text, labels);
 }
 
 std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,

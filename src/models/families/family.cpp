@@ -18,7 +18,7 @@ constexpr std::array kFamilies = {
     &kStarcoder2, &kGptNeox, &kFalcon,  &kCohere2, &kMixtral,    &kQwen2Moe,
     &kQwen3Moe,   &kOlmoe,   &kGlm4Moe, &kGptOss,  &kLlama4Text, &kDeepseekV2,
     &kDeepseekV3, &kKimiK2,  &kBert,    &kRoberta, &kDistilbert, &kModernbert,
-    &kEsm,        &kMegatron};
+    &kEsm,        &kT5,      &kMt5,     &kUmt5,    &kMegatron};
 
 constexpr DecoderFamily::Key kKeys[] = {
     {"--num-layers", "num_hidden_layers"},
@@ -100,10 +100,11 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
   const std::string name = names->as_array()[0].as_string();
   const size_t at = name.rfind("For");
   if (at == name.npos) return;
-  constexpr std::string_view kText = "ForCausalLM";
-  if (value.score_labels > 0 || name.substr(at) == kText) return;
+  const std::string_view text =
+      value.encoder_layers > 0 ? "ForConditionalGeneration" : "ForCausalLM";
+  if (value.score_labels > 0 || name.substr(at) == text) return;
   fail("config.json has architectures = '{}'; supported for {}: {}{}{}{}", name, family.name,
-       name.substr(0, at), kText, family.score_class.empty() ? "" : ", ", family.score_class);
+       name.substr(0, at), text, family.score_class.empty() ? "" : ", ", family.score_class);
 }
 
 std::string shown(const Json* value) { return value == nullptr ? "its default" : value->dump(); }

@@ -1,6 +1,7 @@
 #include "models/families/tensor_map.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 
@@ -132,14 +133,28 @@ CanonicalTensor taken(const TensorName& row, CanonicalTensor tensor, const Decod
   }
 }
 
+// What precedes the names of a layer's tensors, and the rows that name them.
+struct Named {
+  std::string prefix;
+  std::span<const TensorName> rows;
+};
+Named place_of(const FamilyTensors& map, const DecoderValue& value, const std::string& layer) {
+  if (layer.empty()) return {"", map.outside};
+  const int64_t index = std::stoll(layer);
+  if (map.encoder_prefix.empty()) return {with_layer(map.layer_prefix, layer), map.layer};
+  if (index < value.encoder_layers)
+    return {with_layer(map.encoder_prefix, layer), map.encoder_layer};
+  return {with_layer(map.layer_prefix, std::to_string(index - value.encoder_layers)), map.layer};
+}
+
 }  // namespace
 
 parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& value,
                                  const std::string& parameter, const Shape& shape) {
   const ParameterName name = split_name(parameter);
-  const std::string prefix = name.layer.empty() ? "" : with_layer(map.layer_prefix, name.layer);
+  const auto [prefix, rows] = place_of(map, value, name.layer);
   parallel::Placement placement;
-  for (const TensorName& row : name.layer.empty() ? map.outside : map.layer) {
+  for (const TensorName& row : rows) {
     if (!names(row, name.rest)) continue;
     const std::string theirs = std::string(row.theirs) + name.rest.substr(row.ours.size());
     CanonicalTensor whole{.name = prefix + theirs, .global = shape};

@@ -17,7 +17,7 @@ enum class Take {
   q,           // query rows of [q | k | v]
   k,
   v,
-  gate,  // gate rows of [gate | up]
+  gate,  // gate rows of [gate | up], or keys of [k | v]: the first half
   up,
   experts,       // [E, ...] stored as one tensor per expert, with its number in place of '#'
   experts_gate,  // the same for gate rows of [gate | up]
@@ -47,6 +47,10 @@ struct FamilyTensors {
   std::string layer_prefix;
   std::vector<TensorName> outside;  // tensors outside of layers
   std::vector<TensorName> layer;
+  // The same for the layers of an encoder before a decoder's, if each are numbered from 0; "": one
+  // prefix and one list name all layers, which are numbered one after another.
+  std::string encoder_prefix = "";
+  std::vector<TensorName> encoder_layer = {};
 };
 
 // Returns the tensors on disk that make up a parameter. Throws Error naming the parameter if the

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "base/tolerances.h"
-#include "models/decoder/definition.h"
-#include "models/decoder/flags.h"
 #include "selftest/experiment.h"
 #include "selftest/tiny_models.h"
 
@@ -16,19 +14,20 @@ constexpr int64_t kTargetTokens = 16, kSequences = 12, kAllLayers = 6;
 
 // encoder: how many of the layers.
 models::Model encoder_decoder(int64_t encoder) {
-  models::ModelFlags flags = tiny_models()[0].flags;
-  flags.num_layers = kAllLayers;
-  flags.num_attention_heads = 4;
-  flags.max_position_embeddings = 2 * kTargetTokens;
-  flags.hidden_dropout = flags.attention_dropout = 0.1;
-  models::DecoderValue value = models::value_of(flags, 0);
-  value.encoder_layers = encoder;
-  for (int64_t i = 0; i < kAllLayers; ++i) {
-    models::LayerValue& layer = value.layers[static_cast<size_t>(i)];
-    if (i < encoder) layer.attention()->two_sided = true;
-    else layer.cross = *layer.attention();
-  }
-  return models::decoder_model(value);
+  const std::string heads = R"("num-attention-heads": 4, "num-query-groups": 4, "kv-channels": 8,
+    "qkv-bias": true, "attention-output-bias": true)";
+  const std::string rest = heads + R"(, "ffn-hidden-size": 48, "activation": "gelu_tanh",
+    "gated": false, "mlp-bias": true, "normalization": "LayerNorm", "norm-epsilon": 0.001953125)";
+  const std::string config = fmt::format(
+      R"({{"model_type": "megatron", "hidden_dropout": 0.1, "attention_dropout": 0.1,
+    "initializer_range": 0.2, "model": {{
+      "num-layers": {}, "vocab-size": 61, "hidden-size": 32, "max-position-embeddings": 32,
+      "learned-positions": true, "untied": false, "encoder-layers": {}, "layers": [
+        {{"count": {}, "two-sided": true, {}}},
+        {{"count": {}, "cross-attention": {{{}}}, {}}}],
+      "final-norm": {{"normalization": "LayerNorm", "norm-epsilon": 0.001953125}}}}}})",
+      kAllLayers, encoder, encoder, rest, kAllLayers - encoder, heads, rest);
+  return models::model_from_config_json(Json::parse(config));
 }
 
 std::vector<Layout> encoder_decoder_layouts() {

@@ -137,7 +137,8 @@ double plain_loss(const Load& load, const TensorMap& weights) {
   const models::Model model = tiny_experts(load).model();
   double sum = 0;
   for (const corpus::HostBatch& batch : batches_of(model, load, {.micro_batch = 1}, 0))
-    for (const double loss : model->plain_losses(weights, batch.tokens, batch.labels)) sum += loss;
+    for (const double loss : model->plain_losses(weights, {batch.tokens}, batch.labels))
+      sum += loss;
   return sum / static_cast<double>(kSequences * load.length);
 }
 

@@ -96,8 +96,8 @@ struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<Bi
         vocabulary(vocabulary),
         hidden(hidden) {}
 
-  double training_flops(int64_t length) const override {
-    return 6.0 * static_cast<double>(length * vocabulary * hidden);
+  double training_flops(const TextLength& length) const override {
+    return 6.0 * static_cast<double>(length.tokens * vocabulary * hidden);
   }
   Json describe() const override { return config_json(DType::f32); }
   Json config_json(DType) const override {
@@ -112,15 +112,16 @@ struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<Bi
                                const parallel::ModelRanks& ranks) const override {
     return std::make_unique<BigramModel>(Model(shared_from_this()), runtime, type, ranks);
   }
-  std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
+  std::vector<double> plain_losses(const PlainTensors& weights, const PlainText& text,
                                    std::span<const int32_t> labels) const override;
 
   const int64_t vocabulary, hidden;
 };
 
 std::vector<double> BigramDefinition::plain_losses(const PlainTensors& weights,
-                                                   std::span<const int32_t> tokens,
+                                                   const PlainText& text,
                                                    std::span<const int32_t> labels) const {
+  const std::span<const int32_t> tokens = text.tokens;
   const auto row = [&](const char* name, int64_t r) {
     return weights.at(name).data() + r * hidden;
   };
@@ -158,7 +159,7 @@ class Bigram : public ::testing::Test {
     PlainTensors weights;
     for (const parallel::ParameterSpec* placed : stage->parameters())
       weights["model." + placed->parameter.name] = to_doubles(placed->parameter.value);
-    return model->plain_losses(weights, {batch.tokens.data<int32_t>(), kTokens},
+    return model->plain_losses(weights, {{batch.tokens.data<int32_t>(), kTokens}},
                                {batch.labels.data<int32_t>(), kTokens});
   }
   double objective() const {

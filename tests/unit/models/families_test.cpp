@@ -86,7 +86,7 @@ TEST(Families, AgreeWithThePlainOracle) {
         return std::span(t.data<int32_t>() + b * length, static_cast<size_t>(length));
       };
       const std::vector<double> plain =
-          model->plain_losses(weights, part(batch.tokens), part(batch.labels));
+          model->plain_losses(weights, {part(batch.tokens)}, part(batch.labels));
       for (int64_t t = 0; t < length; ++t) {
         const double loss = losses[static_cast<size_t>(b * length + t)];
         if (loss == 0) continue;  // has weight 0

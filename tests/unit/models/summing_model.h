@@ -87,7 +87,9 @@ class SummingDefinition final : public models::ModelDefinition,
       : ModelDefinition(models::decoder_model(value)->facts()),
         value_(value),
         inner_(models::decoder_model(value)) {}
-  double training_flops(int64_t length) const override { return inner_->training_flops(length); }
+  double training_flops(const models::TextLength& length) const override {
+    return inner_->training_flops(length);
+  }
   Json describe() const override { return inner_->describe(); }
   Json config_json(DType stored) const override { return inner_->config_json(stored); }
   models::Model with(const models::ModelChanges&) const override {
@@ -100,7 +102,7 @@ class SummingDefinition final : public models::ModelDefinition,
                                           inner_->build(runtime, type, seed, part, ranks), runtime,
                                           type, ranks);
   }
-  std::vector<double> plain_losses(const models::PlainTensors&, std::span<const int32_t>,
+  std::vector<double> plain_losses(const models::PlainTensors&, const models::PlainText&,
                                    std::span<const int32_t>) const override {
     return {};
   }

@@ -17,7 +17,13 @@ class AttentionSublayer final : public Sublayer {
                     const nn::AttentionConfig& config, const nn::AttentionPlace& place)
       : config_(config), attention_(builder, name, config, place) {}
   Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const override {
+    MG_ASSERT(config_.relative.buckets == 0);
     return attention_(tape, x_TH, batch, train);
+  }
+  Var with(Tape& tape, const Var& x_TH, const Bundle& passed_on, const nn::Batch& batch,
+           bool train) const override {
+    return attention_(tape, x_TH, batch, train,
+                      config_.relative.buckets > 0 ? passed_on[kDistanceBias] : Var());
   }
   nn::LayerCache cache() const override {
     MG_CHECK(
@@ -81,9 +87,32 @@ int64_t last_seen(int64_t t, int64_t length, const nn::AttentionConfig& a) {
   return a.window > 0 ? std::min(length, t + a.window) - 1 : length - 1;
 }
 
-// Appends head n of token t's result to `row`.
+// The number that is added to the scores of head n, by T5's rule in terms of its definition: exact
+// distances, then equal steps of the logarithm.
+double relative_bias(const PlainRow& table, int64_t distance, int64_t n,
+                     const nn::AttentionConfig& a) {
+  if (table.empty()) return 0;
+  int64_t buckets = a.relative.buckets, first = 0;
+  if (a.two_sided) {
+    buckets /= 2;
+    if (distance > 0) first = buckets;
+  }
+  const int64_t length = a.two_sided ? std::abs(distance) : std::max<int64_t>(-distance, 0),
+                exact = buckets / 2;
+  int64_t bucket = length;
+  if (length >= exact) {
+    const float steps = std::log(static_cast<float>(length) / static_cast<float>(exact)) /
+                        static_cast<float>(std::log(static_cast<double>(a.relative.max_distance) /
+                                                    static_cast<double>(exact))) *
+                        static_cast<float>(buckets - exact);
+    bucket = std::min(exact + static_cast<int64_t>(steps), buckets - 1);
+  }
+  return table[static_cast<size_t>((first + bucket) * a.heads + n)];
+}
+
+// Appends head n of token t's result to `row`. table: of relative positions, or empty.
 void attend(const PlainRows& q, const PlainRows& k, const PlainRows& v, size_t t, int64_t n,
-            const nn::AttentionConfig& a, double sink, PlainRow& row) {
+            const nn::AttentionConfig& a, double sink, const PlainRow& table, PlainRow& row) {
   const auto size = static_cast<size_t>(a.head_size), begin = static_cast<size_t>(n) * size;
   const size_t shared = static_cast<size_t>(n / (a.heads / a.kv_heads)) * size;
   const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.head_size));
@@ -95,6 +124,7 @@ void attend(const PlainRows& q, const PlainRows& k, const PlainRows& v, size_t t
     double score = 0;
     for (size_t d = 0; d < size; ++d) score += scale * q[t][begin + d] * k[s][shared + d];
     if (a.soft_cap > 0) score = a.soft_cap * std::tanh(score / a.soft_cap);
+    score += relative_bias(table, static_cast<int64_t>(s) - at, n, a);
     const double p = std::exp(score);
     sum += p;
     for (size_t d = 0; d < size; ++d) value[d] += p * v[s][shared + d];
@@ -116,6 +146,24 @@ void check_two_sided(const DecoderValue& model, const nn::AttentionConfig& a) {
   MG_CHECK(model.prediction.depths == 0,
            "two-sided attention sees the tokens that --mtp-num-layers {} would predict; use 0",
            model.prediction.depths);
+}
+
+void check_relative(const DecoderValue& model, const nn::AttentionConfig& a) {
+  const nn::RelativeBuckets& r = a.relative;
+  if (r.buckets == 0) return;
+  constexpr int64_t kMaxDistance = 1 << 16;
+  // Of one direction; half of them are for exact distances.
+  const int64_t one_way = a.two_sided ? r.buckets / 2 : r.buckets;
+  MG_CHECK(r.buckets > 0 && r.buckets <= kMaxDistance && one_way >= 2 && one_way % 2 == 0,
+           "--relative-attention-num-buckets is {}; it must be a multiple of {} up to {}",
+           r.buckets, a.two_sided ? 4 : 2, kMaxDistance);
+  MG_CHECK(r.max_distance > one_way / 2 && r.max_distance <= kMaxDistance,
+           "--relative-attention-max-distance is {}; it must lie in [{}, {}], above the distances "
+           "that have a bucket of their own",
+           r.max_distance, one_way / 2 + 1, kMaxDistance);
+  MG_CHECK(a.rotary.empty() && !model.learned_positions && a.kv_heads == a.heads,
+           "relative positions go with neither other positions nor --num-query-groups {}",
+           a.kv_heads);
 }
 
 }  // namespace
@@ -140,6 +188,7 @@ void HeadMixer::check(const DecoderValue& model, const nn::AttentionConfig& a) {
   MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
            "the attention chunk size is {} tokens; it must lie in [1, {}]", a.chunk, kMaxPositions);
   if (a.two_sided) check_two_sided(model, a);
+  check_relative(model, a);
   check_number(a.qkv_clip, a.qkv_clip >= 0, "clip-qkv", "0 or more");
   check_number(a.temperature.scale, true, "attention-temperature-scale", "finite");
   if (a.temperature.scale != 0) {
@@ -170,6 +219,7 @@ int64_t HeadMixer::parameters(const nn::AttentionConfig& a, const nn::NormConfig
   int64_t size = h * qkv + (a.qkv_bias ? qkv : 0) + q * h + (a.output_bias ? h : 0);
   if (a.qk_norm == nn::QkNorm::head) size += 2 * norm.parameters(a.head_size);
   if (a.qk_norm == nn::QkNorm::full_width) size += norm.parameters(q) + norm.parameters(k);
+  if (!a.relative.shared) size += a.relative.buckets * a.heads;
   return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
 }
 
@@ -179,6 +229,14 @@ double HeadMixer::forward_flops(const nn::AttentionConfig& a, int64_t hidden, in
              k = static_cast<double>(a.kv_heads * a.head_size);
   return 2 * t * h * ((a.output_gate ? 2 : 1) * q + 2 * k) + 2 * t * q * h +
          2 * 2 * a.seen_pairs(length) * q;
+}
+
+double HeadMixer::cross_flops(const nn::AttentionConfig& a, int64_t hidden, int64_t length,
+                              int64_t encoder) {
+  const auto t = static_cast<double>(length), e = static_cast<double>(encoder),
+             h = static_cast<double>(hidden), q = static_cast<double>(a.heads * a.head_size),
+             k = static_cast<double>(a.kv_heads * a.head_size);
+  return 2 * t * h * q + 2 * e * h * 2 * k + 2 * t * q * h + 2 * 2 * t * e * q;
 }
 
 void HeadMixer::add_facts(const nn::AttentionConfig& a, ModelFacts& facts) {
@@ -219,6 +277,37 @@ std::unique_ptr<Sublayer> HeadMixer::build(nn::Builder& builder, const std::stri
                          .output_init = output_init(model)});
 }
 
+// The table of relative positions of a layer, which may be that of the first layer of its stack.
+PlainRow relative_table(const PlainParts& parts, const std::string& name,
+                        const nn::AttentionConfig& a) {
+  if (a.relative.buckets == 0) return {};
+  std::string owner = name;
+  if (a.relative.shared)
+    owner = fmt::format("layers.{}.attention", a.two_sided ? 0 : parts.model().encoder_layers);
+  return parts.tensor(owner + ".relative_bias.weight", {a.relative.buckets, a.heads});
+}
+
+PlainRows HeadMixer::plain_cross(const PlainParts& parts, const PlainRows& x,
+                                 const PlainRows& encoded, const std::string& name,
+                                 const nn::AttentionConfig& config) {
+  nn::AttentionConfig a = config;
+  a.two_sided = true;  // every token sees all of the other text
+  const int64_t query = a.heads * a.head_size, key = a.kv_heads * a.head_size;
+  const PlainRows q = parts.linear(x, name + ".q", query, a.qkv_bias);
+  PlainRows k, v;
+  for (const PlainRow& row : parts.linear(encoded, name + ".kv", 2 * key, a.qkv_bias)) {
+    k.emplace_back(row.begin(), row.begin() + key);
+    v.emplace_back(row.begin() + key, row.end());
+  }
+  PlainRows out;
+  for (size_t t = 0; t < x.size(); ++t) {
+    PlainRow row;
+    for (int64_t n = 0; n < a.heads; ++n) attend(q, k, v, t, n, a, 0, {}, row);
+    out.push_back(std::move(row));
+  }
+  return parts.linear(out, name + ".output", parts.model().hidden_size, a.output_bias);
+}
+
 PlainRows HeadMixer::plain(const PlainParts& parts, const PlainRows& x, const std::string& name,
                            const nn::AttentionConfig& a, const nn::NormConfig& norm) {
   const int64_t query = a.heads * a.head_size, key = a.kv_heads * a.head_size,
@@ -242,6 +331,7 @@ PlainRows HeadMixer::plain(const PlainParts& parts, const PlainRows& x, const st
     for (double& element : q[t]) element *= temperature(a.temperature, t);
   const PlainRow sinks =
       a.sinks == nn::Sinks::learned ? parts.tensor(name + ".sinks", {a.heads}) : PlainRow();
+  const PlainRow table = relative_table(parts, name, a);
   PlainRows out;
   for (size_t t = 0; t < x.size(); ++t) {
     PlainRow row;
@@ -249,7 +339,7 @@ PlainRows HeadMixer::plain(const PlainParts& parts, const PlainRows& x, const st
       double sink = 0;  // e^sink
       if (a.sinks != nn::Sinks::none)
         sink = std::exp(sinks.empty() ? 0 : sinks[static_cast<size_t>(n)]);
-      attend(q, k, v, t, n, a, sink, row);
+      attend(q, k, v, t, n, a, sink, table, row);
     }
     for (size_t i = 0; i < gate[t].size(); ++i) row[i] /= 1 + std::exp(-gate[t][i]);
     out.push_back(std::move(row));

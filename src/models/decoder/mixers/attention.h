@@ -29,10 +29,15 @@ struct LayerPart<nn::AttentionConfig> {
     f("temperature-scale", a.temperature.scale, false);
     f("temperature-step", a.temperature.step, false);
     f("rotary", a.rotary, false);
+    f("relative-attention-num-buckets", a.relative.buckets, false);
+    f("relative-attention-max-distance", a.relative.max_distance, false);
+    f("relative-attention-shared", a.relative.shared, false);
   }
   static void check(const DecoderValue& model, const Config& a);
   static int64_t parameters(const Config& a, const nn::NormConfig& norm, int64_t hidden);
   static double forward_flops(const Config& a, int64_t hidden, int64_t length);
+  // Of cross attention to a text of `encoder` tokens.
+  static double cross_flops(const Config& a, int64_t hidden, int64_t length, int64_t encoder);
   static void add_facts(const Config& a, ModelFacts& facts);
   static std::optional<RotaryUse> rotary(const Config& a);
   static std::vector<int64_t> matrices(const Config& a, std::string_view parameter);
@@ -40,6 +45,9 @@ struct LayerPart<nn::AttentionConfig> {
                                          const Config& a, const LayerPlace& place);
   static PlainRows plain(const PlainParts& parts, const PlainRows& x, const std::string& name,
                          const Config& a, const nn::NormConfig& norm);
+  // The same for cross attention to `encoded`.
+  static PlainRows plain_cross(const PlainParts& parts, const PlainRows& x,
+                               const PlainRows& encoded, const std::string& name, const Config& a);
 };
 
 }  // namespace megatron::models
