@@ -7,6 +7,12 @@
 namespace megatron::kernels {
 namespace {
 
+void check_bias(const Rules& rules, const Tensor& bias, int64_t heads, DType type) {
+  rules.require(
+      bias.rank() == 2 && bias.size(0) % 2 == 1 && bias.size(1) == heads && bias.dtype() == type,
+      "bias f32 (f64) [2R+1,N]");
+}
+
 // Rules shared by forward and backward.
 template <class Args>
 void check_shared(const Rules& rules, const Args& args) {
@@ -18,6 +24,7 @@ void check_shared(const Rules& rules, const Args& args) {
   rules.require(!args.causal || !args.window_end.defined(), "window_end without causal only");
   rules.require(args.soft_cap >= 0, "soft_cap >= 0");
   rules.optional(args.sinks, {heads}, sums, "sinks f32 (f64) [N]");
+  if (args.bias.defined()) check_bias(rules, args.bias, heads, sums);
   check_mask(rules, args.dropout, batch);
 }
 
@@ -101,6 +108,10 @@ void check(const AttentionBackwardArgs& args) {
   rules.require(!args.dsinks.out.defined() || args.sinks.defined(), "dsinks with sinks");
   rules.optional(args.dsinks.out, {args.q.size(2)}, accumulator(args.q.dtype()),
                  "dsinks f32 (f64) [N]");
+  if (!args.dbias.out.defined()) return;
+  rules.require(args.bias.defined(), "dbias with bias");
+  rules.sum(args.dbias, args.bias.shape(), accumulator(args.q.dtype()),
+            "dbias f32 (f64) [2R+1,N] contiguous");
 }
 
 }  // namespace megatron::kernels

@@ -27,7 +27,11 @@ inline constexpr int64_t kPageKeys = 32;
 // query that sees no key gets out 0 and lse -infinity. sinks [N]: one additional score per head,
 // without a value vector and neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p =
 // exp(s - lse), and lse = sink for a query that sees no key. Calls over parts of the keys are
-// combined by their lse; exactly one of them takes the sinks. q [B,T,N,D], k [B,S,K,D], v
+// combined by their lse; exactly one of them takes the sinks.
+//
+// bias [2R+1,N] adds to the scores by distance (Raffel et al. 2020, 2.1; Press et al. 2022): the
+// score of query position p and key position j, scaled and capped, gets bias[R + clamp(j - p, -R,
+// R), n]. q [B,T,N,D], k [B,S,K,D], v
 // [B,S,K,V], out [B,T,N,V]; last dim contiguous, other strides free; one type. V, the size of a
 // value, may differ from D (latent attention). Sums in f32 (f64). A row's bits depend on its query
 // and on the keys that it sees and their indices, not on the number of queries or keys. In each
@@ -52,6 +56,7 @@ struct AttentionArgs {
   int64_t window = 0, chunk = 0;  // 0: none
   double soft_cap = 0;            // 0: none
   Tensor sinks;                   // f32 (f64) [N]; undefined: none
+  Tensor bias;                    // f32 (f64) [2R+1,N], any strides; undefined: none
   DropoutArgs::Mask
       dropout;  // element (sample, query position, key position) of stream hash(layer, head)
   Tensor out, lse;
@@ -66,8 +71,10 @@ struct AttentionArgs {
 // have the type of q, k, v, or all three are f32 (f64); beta 0 writes them, beta 1 adds, for
 // example if blocks of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse)
 // * delta), delta = sum over d of out * dout. delta covers the whole out, so only one of the calls
-// over parts of the keys takes sinks and dsinks. Undefined gradients are not computed. The order of
-// summation is fixed: any number of threads gives the same bits.
+// over parts of the keys takes sinks and dsinks. dbias [2R+1,N] is the sum, over samples, queries
+// and keys of this call, of the gradients of the scores at each distance: calls over parts of the
+// keys add their sums. Undefined dsinks and dbias are not computed. The order of summation is
+// fixed: any number of threads gives the same bits.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
   Tensor q_positions, k_positions, window_start, window_end;
@@ -75,11 +82,12 @@ struct AttentionBackwardArgs {
   double scale = 1;
   int64_t window = 0, chunk = 0;
   double soft_cap = 0;
-  Tensor sinks;
+  Tensor sinks, bias;
   DropoutArgs::Mask dropout;
   Tensor dq, dk, dv;
   double beta_q = 0, beta_kv = 0;  // 0 or 1; for dq, and for dk and dv
   Accumulate dsinks;               // f32 (f64) [N]; needs sinks
+  Accumulate dbias;                // f32 (f64) [2R+1,N]; needs bias
 
   int64_t keys() const { return k.size(1); }
 };
@@ -113,6 +121,7 @@ void visit(AttentionArgs& a, F&& f) {
   f("window_start", Access::read, a.window_start);
   f("window_end", Access::read, a.window_end);
   f("sinks", Access::read, a.sinks);
+  f("bias", Access::read, a.bias);
   f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("out", Access::write, a.out);
   f("lse", Access::write, a.lse);
@@ -130,11 +139,13 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("window_start", Access::read, a.window_start);
   f("window_end", Access::read, a.window_end);
   f("sinks", Access::read, a.sinks);
+  f("bias", Access::read, a.bias);
   f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("dq", written(static_cast<float>(a.beta_q)), a.dq);
   f("dk", written(static_cast<float>(a.beta_kv)), a.dk);
   f("dv", written(static_cast<float>(a.beta_kv)), a.dv);
   f("dsinks", written(a.dsinks.beta), a.dsinks.out);
+  f("dbias", written(a.dbias.beta), a.dbias.out);
 }
 
 }  // namespace megatron::kernels

@@ -95,7 +95,7 @@ class Rules {
     throw InternalError(text);
   }
 
-  static constexpr size_t kMax = 16;
+  static constexpr size_t kMax = 20;
   const char* kernel_;
   std::array<const char*, kMax> names_{};
   std::array<const Tensor*, kMax> tensors_{};

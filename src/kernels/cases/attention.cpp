@@ -34,10 +34,11 @@ struct Heads {
   bool added = false;  // accumulated
   // Keys per page; a sample's pages are in arbitrary order, and the queries are the last tokens.
   int64_t page = 0;
+  int64_t radius = -1;  // of the bias by distance; -1: none
   DType type = DType::f32;
 
   bool bounded() const { return window > 0 || chunk > 0; }
-  bool scored() const { return soft_cap > 0 || sinks; }
+  bool scored() const { return soft_cap > 0 || sinks || radius >= 0; }
   std::string str() const {
     const auto& [batch, queries, keys, heads, kv_heads, width, other] = sizes;
     std::string text = fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries,
@@ -55,6 +56,7 @@ struct Heads {
     if (sinks) text += " sinks";
     if (wide) text += " wide";
     if (added) text += " added";
+    if (radius >= 0) text += fmt::format(" bias to {}", radius);
     if (page > 0) text += fmt::format(" pages of {}", page);
     return text;
   }
@@ -99,6 +101,15 @@ void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
   args.q_positions = inputs.values("q_positions", {batch, queries}, DType::i32, positions);
 }
 
+// [2R+1,N]: columns of a wider tensor, or if the heads share keys, stored by head.
+Tensor some_bias(Inputs& inputs, const Heads& h) {
+  const int64_t rows = 2 * h.radius + 1, heads = h.sizes.heads;
+  const DType type = accumulator(h.type);
+  if (heads == h.sizes.kv_heads)
+    return inputs.normal("bias", {rows, heads + 3}, type).slice(1, 2, heads);
+  return inputs.normal("bias", {heads, rows}, type).transpose(0, 1);
+}
+
 AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
   const auto& [batch, queries, keys, heads, kv_heads, width, other] = h.sizes;
   AttentionArgs args{.causal = h.causal,
@@ -107,6 +118,7 @@ AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
                      .chunk = h.chunk,
                      .soft_cap = h.soft_cap};
   if (h.sinks) args.sinks = inputs.normal("sinks", {heads}, accumulator(h.type));
+  if (h.radius >= 0) args.bias = some_bias(inputs, h);
   if (h.packed) {
     const Tensor qkv = inputs.normal("qkv", {batch, queries, heads + 2 * kv_heads, width}, h.type);
     args.q = qkv.slice(2, 0, heads);
@@ -171,6 +183,10 @@ AttentionBackwardArgs attention_backward_args(Inputs& inputs, const Heads& h) {
   args.dk = inputs.sum("dk", f.k.shape(), type, beta).out;
   args.dv = inputs.sum("dv", f.v.shape(), type, beta).out;
   args.beta_q = args.beta_kv = beta;
+  if (h.radius >= 0) {
+    args.bias = f.bias;
+    args.dbias = inputs.sum("dbias", f.bias.shape(), wide, beta);
+  }
   if (h.sinks) {
     args.sinks = f.sinks;
     args.dsinks = inputs.sum("dsinks", f.sinks.shape(), wide, beta);
@@ -320,8 +336,45 @@ std::vector<Heads> scored_shapes(DType type) {
   return list;
 }
 
+// A bias that depends on distances shorter than tiles, as long as several of them, and longer than
+// the sequence; alone, with each kind of bound, and with everything else.
+std::vector<Heads> biased_shapes() {
+  return {
+      {.sizes = {1, 1, 1, 1, 1, 8}, .sinks = true, .radius = 0},
+      {.sizes = {0, 5, 5, 2, 1, 8}, .radius = 2},
+      {.sizes = {1, 0, 5, 2, 2, 8}, .radius = 2},
+      {.sizes = {1, 5, 0, 2, 2, 8}, .causal = false, .radius = 2},
+      {.sizes = {2, 33, 33, 4, 2, 24}, .radius = 7},
+      {.sizes = {1, 450, 450, 2, 1, 16}, .causal = false, .packed = true, .radius = 128},
+      {.sizes = {2, 150, 150, 4, 4, 64}, .causal = false, .packed = true, .radius = 200},
+      {.sizes = {1, 70, 290, 3, 1, 80}, .causal = false, .radius = 20},
+      {.sizes = {1, 290, 70, 2, 2, 160}, .causal = false, .radius = 9},
+      {.sizes = {2, 70, 145, 4, 2, 16}, .positions = true, .radius = 30},
+      {.sizes = {1, 150, 150, 2, 2, 64}, .documents = {9, 40, 65}, .radius = 1},
+      {.sizes = {2, 90, 110, 2, 1, 64},
+       .causal = false,
+       .dropout = 0.1f,
+       .documents = {30, 7},
+       .ends = true,
+       .window = 20,
+       .soft_cap = 2,
+       .sinks = true,
+       .wide = true,
+       .added = true,
+       .radius = 12},
+      {.sizes = {2, 90, 110, 4, 1, 120, 40},
+       .positions = true,
+       .dropout = 0.1f,
+       .window = 60,
+       .soft_cap = 2,
+       .wide = true,
+       .added = true,
+       .radius = 40},
+  };
+}
+
 // GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
-// and documents in one; an encoder's documents and windows (ModernBERT).
+// and documents in one; an encoder's documents and windows (ModernBERT), and another's bias (T5).
 std::vector<Heads> real_shapes() {
   return {
       {.sizes = {4, 1024, 1024, 12, 12, 64}},
@@ -339,6 +392,7 @@ std::vector<Heads> real_shapes() {
        .documents = {700, 300, 1500, 20, 900},
        .ends = true},
       {.sizes = {1, 8192, 8192, 12, 12, 64}, .causal = false, .window = 65},
+      {.sizes = {4, 512, 512, 12, 12, 64}, .causal = false, .radius = 128},
   };
 }
 
@@ -356,6 +410,7 @@ std::vector<Heads> attention_shapes() {
     for (const Heads& h : bounded_shapes()) add(h);
     for (const Heads& h : two_sided_shapes()) add(h);
     for (const Heads& h : scored_shapes(type)) add(h);
+    for (const Heads& h : biased_shapes()) add(h);
     for (Heads h : real_shapes()) {
       h.packed = h.sizes.other_value_width == 0;
       h.real = true;
@@ -378,6 +433,8 @@ std::vector<Heads> paged_shapes() {
       {.sizes = {2, 70, 270, 2, 1, 16}, .chunk = 100, .sinks = true, .page = 128},
       {.sizes = {2, 0, 40, 2, 1, 16}, .page = 32},
       {.sizes = {2, 3, 100, 4, 1, 40, 24}, .page = 32},
+      {.sizes = {2, 1, 200, 4, 2, 24}, .page = 32, .radius = 128},
+      {.sizes = {2, 70, 270, 2, 1, 16}, .window = 90, .page = 128, .radius = 50},
   };
 }
 

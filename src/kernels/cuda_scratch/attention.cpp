@@ -32,6 +32,15 @@ Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
   return Tensor::empty(stream.scratch(), {blocks.span_words}, DType::i32, "attention spans");
 }
 
+// Sums of every block of query rows, for each of its heads (kernels/cuda/attention/bias.h).
+Tensor bias_sums(const AttentionBackwardArgs& args, const AttentionBlocks& blocks, Stream& stream) {
+  if (!args.dbias.out.defined()) return {};
+  const int64_t slots = args.bias.size(0) + 2 * kAttentionThreads;
+  return Tensor::empty(stream.scratch(),
+                       {args.q.size(0) * args.q.size(2), blocks.row_blocks, slots}, DType::f32,
+                       "attention bias gradients");
+}
+
 }  // namespace
 
 void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t width,
@@ -79,7 +88,8 @@ AttentionBackwardScratch attention_backward_scratch(const AttentionBackwardArgs&
   const Shape shape = {args.q.size(0), args.q.size(2), args.q.size(1)};
   return {.delta = Tensor::empty(stream.scratch(), shape, DType::f32, "attention delta"),
           .query_spans = spans(args, query_gradient_blocks(args), stream),
-          .key_spans = spans(args, key_gradient_blocks(args), stream)};
+          .key_spans = spans(args, key_gradient_blocks(args), stream),
+          .bias_sums = bias_sums(args, query_gradient_blocks(args), stream)};
 }
 
 }  // namespace megatron::kernels::cuda

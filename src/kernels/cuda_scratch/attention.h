@@ -19,6 +19,8 @@ int64_t head_width(const Args& args) {
 void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t width,
                            int64_t keys);
 
+inline constexpr int kAttentionThreads = 128;  // of a thread block
+
 // A thread block computes `rows` rows of results and iterates over the opposite side in tiles of
 // `others`. Query rows belong to a key head: its queries times the query heads that share it, heads
 // first, so that keys and values are read once for all of them.
@@ -74,6 +76,7 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 struct AttentionBackwardScratch {
   Tensor delta;                   // [B,N,T] f32: sum of dout * out
   Tensor query_spans, key_spans;  // for query_gradient_blocks and key_gradient_blocks
+  Tensor bias_sums;               // f32, of each block of rows; with dbias only
 };
 AttentionBackwardScratch attention_backward_scratch(const AttentionBackwardArgs& args,
                                                     Stream& stream);

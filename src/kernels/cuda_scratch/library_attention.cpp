@@ -36,7 +36,8 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   if (type != DType::bf16 && type != DType::f16) return false;
   if (args.q_positions.defined() || args.window_start.defined() || args.window_end.defined())
     return false;
-  if (args.dropout.p > 0 || args.soft_cap > 0 || args.sinks.defined()) return false;
+  if (args.dropout.p > 0 || args.soft_cap > 0 || args.sinks.defined() || args.bias.defined())
+    return false;
   if (bounds(args.window, queries, keys) || bounds(args.chunk, queries, keys)) return false;
   if (args.causal && queries != keys) return false;
   if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;

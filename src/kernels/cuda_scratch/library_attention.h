@@ -8,11 +8,11 @@
 namespace megatron::kernels::cuda {
 
 // True for training attention in bf16 and f16: causal with as many keys as queries, or full; no
-// positions, window_start, window_end, dropout, soft cap or sinks, and no window or chunk shorter
-// than the queries or the keys; gradients of q's type, not accumulated; at least 128 queries and
-// keys, in multiples of 64; widths of keys and values up to 256, multiples of 8; all operands
-// aligned to 16 bytes. The library compiles each new shape for about a second, so generation uses
-// this program's kernels.
+// positions, window_start, window_end, dropout, soft cap, sinks or bias, and no window or chunk
+// shorter than the queries or the keys; gradients of q's type, not accumulated; at least 128
+// queries and keys, in multiples of 64; widths of keys and values up to 256, multiples of 8; all
+// operands aligned to 16 bytes. The library compiles each new shape for about a second, so
+// generation uses this program's kernels.
 bool library_takes(const AttentionArgs& args);
 // Also requires that one key head of a sample needs at most 4 GiB. any_order: the library may
 // accumulate dq in f32 in the order in which thread blocks arrive, so that its bits differ between

@@ -112,6 +112,7 @@ struct Heads {
         keys(args.keys()),
         kv_heads(args.k.size(2)),
         sinks(load<C>(args.sinks)),
+        bias(load<C>(args.bias)),
         score(score_of<C>(args)),
         visible(args, queries, keys),
         mask(args.dropout),
@@ -134,6 +135,15 @@ struct Heads {
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
     return sum;
   }
+  // Index of the bias of a query, key and head.
+  int64_t bias_index(int64_t b, int64_t i, int64_t j, int64_t n) const {
+    const int64_t radius = static_cast<int64_t>(bias.size()) / heads / 2;
+    const int64_t distance = visible.key(b, j) - visible.query(b, i);
+    return (radius + std::clamp(distance, -radius, radius)) * heads + n;
+  }
+  C bias_of(int64_t b, int64_t i, int64_t j, int64_t n) const {
+    return bias.empty() ? 0 : bias[bias_index(b, i, j, n)];
+  }
   // keep / (1 - p) for the probabilities of one query.
   void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
     std::fill(factors.begin(), factors.end(), C{1});
@@ -148,7 +158,7 @@ struct Heads {
 
   std::vector<C> q, k, v;
   int64_t batch, queries, heads, width, value_width, keys, kv_heads;
-  std::vector<C> sinks;
+  std::vector<C> sinks, bias;  // bias [2R+1,N]
   Score<C> score;
   Visibility visible;
   const DropoutArgs::Mask& mask;
@@ -168,7 +178,8 @@ void attend(const AttentionArgs& args, Stream& stream) {
     for (int64_t j = 0; j < x.keys; ++j) {
       if (x.visible.sees(b, i, j))
         p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n) * x.width],
-                             &x.k[x.key_row(b, j, n) * x.width], x.width));
+                             &x.k[x.key_row(b, j, n) * x.width], x.width)) +
+               x.bias_of(b, i, j, n);
     }
     lse[row] = softmax_row(p, x.visible, b, i, sink_of(x.sinks, n));
     x.dropout_row(b, i, n, factors);
@@ -184,13 +195,22 @@ void attend(const AttentionArgs& args, Stream& stream) {
   store(args.lse, lse);
 }
 
+template <class C>
+std::vector<C> sum_of_samples(const std::vector<C>& parts, size_t size) {
+  std::vector<C> sum(size);
+  for (size_t i = 0; i < parts.size(); ++i) sum[i % size] += parts[i];
+  return sum;
+}
+
 // With p = exp(s - lse), f the dropout factors and delta = dout . out:
-//   dv += f p dout,  ds = p (f dout . v - delta) (ds/dproduct),  dq += ds k,  dk += ds q.
+//   dv += f p dout,  dbias += p (f dout . v - delta),  ds = dbias (ds/dproduct),
+//   dq += ds k,      dk += ds q.
 template <class C>
 void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   const Heads<C> x(args);
   const std::vector<C> out = load<C>(args.out), lse = load<C>(args.lse), dout = load<C>(args.dout);
-  std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), deltas(lse.size());
+  std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), deltas(lse.size()),
+      dbias(args.dbias.out.defined() ? x.batch * x.bias.size() : 0);  // by sample
   const int64_t group = x.heads / x.kv_heads;
   for_rows(stream, x.batch * x.kv_heads, 1, [&](int64_t task) {
     const int64_t b = task / x.kv_heads, first = task % x.kv_heads * group;
@@ -206,9 +226,10 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
           if (!x.visible.sees(b, i, j)) continue;
           const int64_t kr = x.key_row(b, j, n) * x.width, vr = x.key_row(b, j, n) * x.value_width;
           const C score = x.score(x.dot(&x.q[qr], &x.k[kr], x.width));
-          const C p = std::exp(score - lse[row]);
+          const C p = std::exp(score + x.bias_of(b, i, j, n) - lse[row]);
           const C dp = x.dot(&dout[outr], &x.v[vr], x.value_width);
-          const C ds = x.score.slope(score) * p * (factors[j] * dp - delta);
+          const C dscore = p * (factors[j] * dp - delta), ds = x.score.slope(score) * dscore;
+          if (!dbias.empty()) dbias[b * x.bias.size() + x.bias_index(b, i, j, n)] += dscore;
           for (int64_t d = 0; d < x.value_width; ++d) dv[vr + d] += factors[j] * p * dout[outr + d];
           for (int64_t d = 0; d < x.width; ++d) {
             dq[qr + d] += ds * x.k[kr + d];
@@ -223,6 +244,7 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   store_sum<C>({args.dk, beta_kv}, std::move(dk));
   store_sum<C>({args.dv, beta_kv}, std::move(dv));
   differentiate_sinks(args.sinks, args.dsinks, lse, deltas, x.queries);
+  if (args.dbias.out.defined()) store_sum(args.dbias, sum_of_samples(dbias, x.bias.size()));
 }
 
 }  // namespace

@@ -131,6 +131,7 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
   EXPECT_FALSE(takes_with([](auto& a) { a.chunk = 128; }));
   EXPECT_FALSE(takes_with([](auto& a) { a.soft_cap = 50; }));
   EXPECT_FALSE(takes_with([&](auto& a) { a.sinks = tensor({4}, DType::f32); }));
+  EXPECT_FALSE(takes_with([&](auto& a) { a.bias = tensor({5, 4}, DType::f32); }));
   EXPECT_FALSE(takes_with([](auto& a) { a.beta_q = 1; }));
   EXPECT_FALSE(takes_with([](auto& a) { a.beta_kv = 1; }));
   EXPECT_FALSE(takes_with([&](auto& a) {

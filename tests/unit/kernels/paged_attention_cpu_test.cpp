@@ -13,6 +13,7 @@ namespace {
 
 struct PagedShape {
   int64_t keys, heads, kv_heads, width, page, window = 0;
+  int64_t radius = -1;  // of the bias by distance; -1: none
 };
 
 // Keys and values of one sample, contiguous and in pages of reversed order. Other pages of the
@@ -28,6 +29,7 @@ class PagedKeys {
     all_.v = normal(by_key);
     all_.scale = 1 / std::sqrt(static_cast<double>(shape.width));
     all_.window = shape.window;
+    if (shape.radius >= 0) all_.bias = normal({2 * shape.radius + 1, shape.heads}, DType::f32);
     blocks_ = (shape.keys + shape.page - 1) / shape.page;
     table_ = Tensor::empty(arena(), {1, blocks_}, DType::i32, "test");
     for (int64_t i = 0; i < blocks_; ++i)
@@ -53,8 +55,9 @@ class PagedKeys {
 
  private:
   Arena& arena() { return runtime_.arena(MemoryClass::activations); }
-  Tensor normal(const Shape& shape) {
-    Tensor t = Tensor::empty(arena(), shape, type_, "test");
+  Tensor normal(const Shape& shape) { return normal(shape, type_); }
+  Tensor normal(const Shape& shape, DType type) {
+    Tensor t = Tensor::empty(arena(), shape, type, "test");
     std::vector<double> values(static_cast<size_t>(t.elements()));
     std::normal_distribution<double> normal;
     for (double& x : values) x = normal(random_);
@@ -111,7 +114,8 @@ TEST(PagedAttention, HasTheBitsOfKeysInARow) {
       {.keys = 259, .heads = 2, .kv_heads = 2, .width = 64, .page = 64},
       {.keys = 131, .heads = 8, .kv_heads = 1, .width = 72, .page = 96},
       {.keys = 300, .heads = 5, .kv_heads = 1, .width = 19, .page = 256},
-      {.keys = 290, .heads = 2, .kv_heads = 1, .width = 32, .page = 32, .window = 50}};
+      {.keys = 290, .heads = 2, .kv_heads = 1, .width = 32, .page = 32, .window = 50},
+      {.keys = 290, .heads = 4, .kv_heads = 2, .width = 32, .page = 32, .radius = 70}};
   for (const PagedShape& shape : shapes) {
     for (const auto& [type, products] : types_and_ways()) {
       const UseBf16Products use(products);

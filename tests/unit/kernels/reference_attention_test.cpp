@@ -27,6 +27,7 @@ class ReferenceAttention : public ReferenceTest {
     kernels().copy({a.out, out}, stream());
     kernels().copy({a.lse, lse}, stream());
     const Tensor dq = make(a.q.shape()), dk = make(a.k.shape()), dv = make(a.v.shape());
+    const Tensor dbias = a.bias.defined() ? make(a.bias.shape()) : Tensor();
     const Tensor dsinks = a.sinks.defined() ? make(a.sinks.shape()) : Tensor();
     kernels().attention_backward({.q = a.q,
                                   .k = a.k,
@@ -44,11 +45,13 @@ class ReferenceAttention : public ReferenceTest {
                                   .chunk = a.chunk,
                                   .soft_cap = a.soft_cap,
                                   .sinks = a.sinks,
+                                  .bias = a.bias,
                                   .dropout = a.dropout,
                                   .dq = dq,
                                   .dk = dk,
                                   .dv = dv,
-                                  .dsinks = {.out = dsinks}},
+                                  .dsinks = {.out = dsinks},
+                                  .dbias = {.out = dbias}},
                                  stream());
     const auto loss = [&] {
       kernels().attention(a, stream());
@@ -58,6 +61,7 @@ class ReferenceAttention : public ReferenceTest {
     expect_gradient(a.k, dk, loss, "k");
     expect_gradient(a.v, dv, loss, "v");
     if (a.sinks.defined()) expect_gradient(a.sinks, dsinks, loss, "sinks");
+    if (a.bias.defined()) expect_gradient(a.bias, dbias, loss, "bias");
   }
 };
 
@@ -125,6 +129,55 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
   placed.causal = false;
   placed.window_end = of({1, 4}, {9, 0, 8, 1}, DType::i32);
   expect_derivative(placed);
+  placed.bias = random("bias", {5, 2});
+  expect_derivative(placed);
+  confined.bias = random("bias", {3, 2});
+  expect_derivative(confined);
+}
+
+// Queries of zero see the bias alone: the weight of a key follows from its distance.
+TEST_F(ReferenceAttention, TheBiasIsThatOfTheClampedDistance) {
+  const int64_t queries = 3, keys = 7, heads = 2, radius = 2;
+  AttentionArgs a = args(1, queries, keys, heads, 1, 1);
+  a.causal = false;
+  kernels().fill({.out = a.q, .value = 0}, stream());
+  a.q_positions = of({1, queries}, {0, 3, 8}, DType::i32);
+  a.k_positions = of({1, keys}, {0, 1, 2, 3, 4, 5, 6}, DType::i32);
+  a.bias = random("bias", {heads, 2 * radius + 1}).transpose(0, 1);
+  kernels().attention(a, stream());
+  const std::vector<double> bias = to_doubles(a.bias), v = to_doubles(a.v);
+  std::vector<double> expected;
+  for (const int64_t query : {0, 3, 8}) {
+    for (int64_t n = 0; n < heads; ++n) {
+      double sum = 0, all = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        const int64_t row = std::min<int64_t>(std::max<int64_t>(j - query, -2), 2) + radius;
+        const double weight = std::exp(bias[static_cast<size_t>(row * heads + n)]);
+        all += weight;
+        sum += weight * v[static_cast<size_t>(j)];
+      }
+      expected.push_back(sum / all);
+    }
+  }
+  expect_near(a.out, expected, 1e-14);
+}
+
+TEST_F(ReferenceAttention, RefusesABiasOfAnotherShape) {
+  AttentionArgs a = args(1, 4, 4, 2, 1, 2);
+  for (const Shape& shape : {Shape{4, 2}, Shape{3, 1}, Shape{3, 2, 1}}) {
+    a.bias = make(shape);
+    EXPECT_THROW(kernels().attention(a, stream()), InternalError) << shape.str();
+  }
+  a.bias = make({3, 2}, DType::f32);
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError) << "not as wide as the sums";
+  AttentionBackwardArgs back{.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse};
+  back.dout = back.dq = a.q;
+  back.dk = a.k;
+  back.dv = a.v;
+  back.dbias.out = make({3, 2});
+  EXPECT_THROW(kernels().attention_backward(back, stream()), InternalError) << "no bias";
+  back.bias = make({5, 2});
+  EXPECT_THROW(kernels().attention_backward(back, stream()), InternalError) << "another radius";
 }
 
 TEST_F(ReferenceAttention, ABoundIsTheDocumentThatBeginsThere) {
@@ -260,10 +313,11 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
   AttentionArgs a = args(1, t, keys, 1, 1, 2);
   a.q_positions = of({1, t}, {2, 3, 4, 5}, DType::i32);
   a.k_positions = of({1, keys}, {0, 1, 2, 3, 4, 5}, DType::i32);
+  a.bias = random("bias", {5, 1});
   kernels().attention(a, stream());
   const std::vector<double> whole = to_doubles(a.out), whole_lse = to_doubles(a.lse);
   const Tensor dout = random("dout", a.out.shape()), dq = make(a.q.shape()), dk = make(a.k.shape()),
-               dv = make(a.v.shape());
+               dv = make(a.v.shape()), dbias = make(a.bias.shape()), dbias_sum = make({5, 1});
   kernels().attention_backward({.q = a.q,
                                 .k = a.k,
                                 .v = a.v,
@@ -273,9 +327,11 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
                                 .q_positions = a.q_positions,
                                 .k_positions = a.k_positions,
                                 .scale = a.scale,
+                                .bias = a.bias,
                                 .dq = dq,
                                 .dk = dk,
-                                .dv = dv},
+                                .dv = dv,
+                                .dbias = {.out = dbias}},
                                stream());
   std::vector<double> merged(whole.size()), dq_sum(whole.size()), dk_parts;
   for (const int64_t begin : {0, 3}) {
@@ -300,9 +356,11 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
                                   .q_positions = a.q_positions,
                                   .k_positions = part.k_positions,
                                   .scale = a.scale,
+                                  .bias = a.bias,
                                   .dq = part_dq,
                                   .dk = part_dk,
-                                  .dv = part_dv},
+                                  .dv = part_dv,
+                                  .dbias = {.out = dbias_sum, .beta = begin == 0 ? 0.0f : 1.0f}},
                                  stream());
     const std::vector<double> d = to_doubles(part_dq);
     for (size_t i = 0; i < d.size(); ++i) dq_sum[i] += d[i];
@@ -311,6 +369,7 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
   for (size_t i = 0; i < merged.size(); ++i) EXPECT_NEAR(merged[i], whole[i], 1e-14);
   expect_near(dq, dq_sum, 1e-13);
   expect_near(dk, dk_parts, 1e-13);
+  expect_near(dbias, to_doubles(dbias_sum), 1e-13);
 }
 
 class ReferenceDropout : public ReferenceTest {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention/bias.h"
 #include "kernels/cpu/attention/blocks.h"
 #include "kernels/cpu/products/few_rows.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -109,12 +110,13 @@ class PackedKeys {
 };
 
 struct Workspace {
-  Workspace(const AttentionSizes& sizes, std::byte* begin) {
+  Workspace(const AttentionSizes& sizes, bool biased, std::byte* begin) {
     const int64_t tile = kQueryRows * kKeyColumns;
     const ScratchPiece pieces[] = {
         {&scores, tile},
         {&weights, is_paired(sizes.kind) ? tile / 2 : 0},
         {&random, sizes.dropout.p > 0 ? tile : 0},
+        {&bias, biased && sizes.k_positions.defined() ? tile : 0},
         {&queries, kQueryRows * sizes.key.words},
         {&output, kQueryRows * sizes.value.columns},
     };
@@ -122,7 +124,8 @@ struct Workspace {
   }
 
   int64_t bytes = 0;
-  uint32_t *scores, *weights, *random, *queries, *output;
+  uint32_t *scores, *weights, *random, *bias, *queries, *output;
+  const float* bias_rows[kQueryRows];
   float maximum[kQueryRows], sum[kQueryRows];
 };
 
@@ -224,7 +227,8 @@ class UnpackedTile {
 
 // Computes the rows of `block` by online softmax over the blocks of keys in ascending order.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
-            const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
+            const PackedKeys& packed, const HeadBias& bias, const RowBlock& block, int thread,
+            Workspace& work) {
   const int64_t head = block.sample * sizes.kv_heads + block.key_head;
   pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
             block.rows, sizes.kind, work.queries);
@@ -245,6 +249,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
                     .kind = sizes.kind,
                     .scale = static_cast<float>(args.scale),
                     .soft_cap = static_cast<float>(args.soft_cap),
+                    .bias = bias.of_tile(sizes, block, place, work.bias, work.bias_rows),
                     .scores = floats(work.scores),
                     .weights = work.weights,
                     .maximum = work.maximum,
@@ -302,11 +307,13 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
   const int threads = stream.target().threads;
   Arena& arena = stream.scratch();
-  AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
+  AttentionScratch scratch{.tile_bytes = Workspace(sizes, args.bias.defined(), nullptr).bytes};
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
   scratch.keys = arena.allocate(PackedKeys::Form(sizes, args.k.dtype()).bytes(sizes, threads),
                                 "attention keys");
   scratch.tiles = arena.allocate(scratch.tile_bytes * threads, "attention tiles");
+  if (args.bias.defined())
+    scratch.bias = arena.allocate(HeadBias::bytes(args.bias), "attention bias");
   return scratch;
 }
 
@@ -317,14 +324,15 @@ void attention(const AttentionArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
   const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
+  const HeadBias bias(args.bias, scratch.bias, stream);
   const int64_t blocks = sizes.row_blocks();
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads * blocks, [&](int64_t index, int thread) {
     const int64_t head = index / blocks;
     // Starts with the last rows: under a causal mask they see the most keys.
     const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
                          blocks - 1 - index % blocks);
-    Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
-    attend(args, sizes, places, packed, block, thread, work);
+    Workspace work(sizes, args.bias.defined(), scratch.tiles->data() + thread * scratch.tile_bytes);
+    attend(args, sizes, places, packed, bias, block, thread, work);
     finish(args, sizes, block, work);
   });
 }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/bias.h"
 #include "kernels/cpu/attention/blocks.h"
 #include "kernels/table.h"
 
@@ -14,9 +15,11 @@ namespace {
 // Memory of one thread: keys and values of one key head in the forms that the products need, their
 // gradients, and a tile.
 struct GradientWorkspace {
-  GradientWorkspace(const AttentionSizes& s, std::byte* begin) {
+  GradientWorkspace(const AttentionBackwardArgs& args, const AttentionSizes& s, std::byte* begin) {
     const int64_t tile = kQueryRows * kKeyColumns, pair_tile = is_paired(s.kind) ? tile / 2 : 0;
     const int64_t row_words = words(s.kind, kQueryRows);
+    const bool biased = args.bias.defined(), sums_bias = args.dbias.out.defined();
+    const int64_t bias_tile = s.k_positions.defined() ? tile : 0;
     const ScratchPiece pieces[] = {
         {&keys_across, s.padded_keys * s.key.words},
         {&values_across, s.padded_keys * s.value.words},
@@ -34,6 +37,9 @@ struct GradientWorkspace {
         {&weight_row_pairs, pair_tile},
         {&slope_row_pairs, pair_tile},
         {&random, s.dropout.p > 0 ? tile : 0},
+        {&bias, biased ? bias_tile : 0},
+        {&dbias, sums_bias ? bias_tile : 0},
+        {&bias_parts, sums_bias ? BiasSums::part_words(args.bias, s.group) : 0},
     };
     bytes = cut_pieces(begin, pieces);
   }
@@ -42,20 +48,24 @@ struct GradientWorkspace {
   uint32_t *keys_across, *values_across, *keys_down, *dkeys, *dvalues;
   uint32_t *queries, *dout, *queries_down, *dout_down, *dqueries;
   uint32_t *scores, *slopes, *slope_pairs, *weight_row_pairs, *slope_row_pairs, *random;
+  uint32_t *bias, *dbias, *bias_parts;
+  const float* bias_rows[kQueryRows];
   float lse[kQueryRows], delta[kQueryRows];
 };
 
 class KeyHeadGradient {
  public:
   KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
-                  const KeyPlaces& places, int64_t sample, int64_t key_head, double* sinks,
-                  GradientWorkspace& work)
+                  const KeyPlaces& places, const HeadBias& bias, int64_t sample, int64_t key_head,
+                  double* sinks, BiasSums* bias_sums, GradientWorkspace& work)
       : args_(args),
         s_(sizes),
         places_(places),
+        bias_(bias),
         sample_(sample),
         key_head_(key_head),
         sinks_(sinks),
+        bias_sums_(bias_sums),
         work_(work) {}
 
   void run() {
@@ -69,6 +79,7 @@ class KeyHeadGradient {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
       }
+      if (bias_sums_ != nullptr) bias_sums_->end_rows();
       write(head(args_.dq, s_.group), s_.key, args_.beta_q, block.begin, block.count,
             work_.dqueries);
     }
@@ -197,18 +208,22 @@ class KeyHeadGradient {
   void add_tile(const RowBlock& block, const TilePlace& place, int64_t keys) {
     across(block, place, s_.key, work_.queries, work_.keys_across, keys, work_.scores);
     across(block, place, s_.value, work_.dout, work_.values_across, keys, work_.slopes);
-    gradient_step({.place = place,
-                   .dropout = block.draw(s_, place, work_.random),
-                   .kind = s_.kind,
-                   .scale = static_cast<float>(args_.scale),
-                   .soft_cap = static_cast<float>(args_.soft_cap),
-                   .lse = work_.lse,
-                   .delta = work_.delta,
-                   .scores = floats(work_.scores),
-                   .slopes = floats(work_.slopes),
-                   .slope_pairs = work_.slope_pairs,
-                   .weight_row_pairs = work_.weight_row_pairs,
-                   .slope_row_pairs = work_.slope_row_pairs});
+    gradient_step(
+        {.place = place,
+         .dropout = block.draw(s_, place, work_.random),
+         .kind = s_.kind,
+         .scale = static_cast<float>(args_.scale),
+         .soft_cap = static_cast<float>(args_.soft_cap),
+         .bias = bias_.of_tile(s_, block, place, work_.bias, work_.bias_rows),
+         .bias_gradient = bias_sums_ == nullptr ? nullptr : bias_sums_->of_tile(s_, block, place),
+         .lse = work_.lse,
+         .delta = work_.delta,
+         .scores = floats(work_.scores),
+         .slopes = floats(work_.slopes),
+         .slope_pairs = work_.slope_pairs,
+         .weight_row_pairs = work_.weight_row_pairs,
+         .slope_row_pairs = work_.slope_row_pairs});
+    if (bias_sums_ != nullptr) bias_sums_->end_tile(s_, block, place);
     const bool pairs = is_paired(s_.kind);
     add_to_keys(block, place, s_.value, pairs ? work_.weight_row_pairs : work_.scores,
                 work_.dout_down, keys, work_.dvalues);
@@ -230,8 +245,10 @@ class KeyHeadGradient {
   const AttentionBackwardArgs& args_;
   const AttentionSizes& s_;
   const KeyPlaces& places_;
+  const HeadBias& bias_;
   int64_t sample_, key_head_;
-  double* sinks_;  // [N], for the sample; null if dsinks is not requested
+  double* sinks_;        // [N], for the sample; null if dsinks is not requested
+  BiasSums* bias_sums_;  // null if dbias is not requested
   GradientWorkspace& work_;
 };
 
@@ -251,13 +268,19 @@ void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& t
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
   if (sizes.batch * sizes.kv_heads * sizes.key.elements == 0) return {};
-  AttentionScratch scratch{.tile_bytes = GradientWorkspace(sizes, nullptr).bytes};
+  AttentionScratch scratch{.tile_bytes = GradientWorkspace(args, sizes, nullptr).bytes};
   Arena& arena = stream.scratch();
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
   scratch.tiles =
       arena.allocate(scratch.tile_bytes * stream.target().threads, "attention gradient tiles");
   if (args.dsinks.out.defined())
     scratch.sinks = arena.allocate(args.q.size(0) * args.q.size(2) * 8, "attention sink gradients");
+  if (args.bias.defined())
+    scratch.bias = arena.allocate(HeadBias::bytes(args.bias), "attention bias");
+  if (args.dbias.out.defined())
+    scratch.bias_sums =
+        arena.allocate(args.q.size(0) * args.q.size(2) * DistanceSlots(args.bias).count() * 8,
+                       "attention bias gradients");
   return scratch;
 }
 
@@ -266,22 +289,36 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionScratch scratch = attention_backward_scratch(args, stream);
   if (scratch.tiles == nullptr) {
     if (args.dsinks.out.defined()) add_sink_gradients(nullptr, 0, args.dsinks);
+    if (args.dbias.out.defined()) store_bias_gradient(nullptr, 0, args.dbias, stream);
     return;
   }
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
+  const HeadBias bias(args.bias, scratch.bias, stream);
   const int64_t heads = args.q.size(2);
   double* sinks =
       scratch.sinks == nullptr ? nullptr : reinterpret_cast<double*>(scratch.sinks->data());
   if (sinks != nullptr) std::fill_n(sinks, sizes.batch * heads, 0.0);
+  double* bias_sums =
+      scratch.bias_sums == nullptr ? nullptr : reinterpret_cast<double*>(scratch.bias_sums->data());
   // One thread computes a whole key head, so that the sums over its queries have a fixed order.
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
-    GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
+    GradientWorkspace work(args, sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
     const int64_t sample = head / sizes.kv_heads;
     double* of_sample = sinks == nullptr ? nullptr : sinks + sample * heads;
-    KeyHeadGradient(args, sizes, places, sample, head % sizes.kv_heads, of_sample, work).run();
+    const auto run = [&](BiasSums* of_bias) {
+      KeyHeadGradient(args, sizes, places, bias, sample, head % sizes.kv_heads, of_sample, of_bias,
+                      work)
+          .run();
+    };
+    if (bias_sums == nullptr) return run(nullptr);
+    const int64_t slots = DistanceSlots(args.bias).count();
+    BiasSums of_bias(args.bias, sizes.group, work.bias_parts, work.dbias,
+                     bias_sums + head * sizes.group * slots);
+    run(&of_bias);
   });
   if (sinks != nullptr) add_sink_gradients(sinks, sizes.batch, args.dsinks);
+  if (bias_sums != nullptr) store_bias_gradient(bias_sums, sizes.batch, args.dbias, stream);
 }
 
 }  // namespace megatron::kernels::cpu

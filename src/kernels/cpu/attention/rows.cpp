@@ -86,8 +86,8 @@ HWY_INLINE V power_of_e(V y) {
   return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
-// Scales, caps and masks scores in place. Returns the maximum of them and `largest`.
-template <bool capped>
+// Scales, caps, shifts and masks scores in place. Returns the maximum of them and `largest`.
+template <bool capped, bool biased>
 HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest) {
   float* row = step.scores + i * kKeyColumns;
   const V hidden = set(-std::numeric_limits<float>::infinity());
@@ -95,6 +95,7 @@ HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest)
   for (int64_t j = 0; j < step.place.keys; j += kLanes) {
     V y = hn::Mul(load(row + j), set(step.scale));
     if constexpr (capped) y = soft_capped(y, step.soft_cap);
+    if constexpr (biased) y = hn::Add(y, load(step.bias[i] + j));
     y = where_seen(step.place, i, j, y, hidden);
     store(y, row + j);
     top = hn::Max(top, y);
@@ -131,13 +132,13 @@ HWY_INLINE float weigh_scores(const SoftmaxStep& step, int64_t i, float base) {
 
 // Processes the tile in passes, so that no row waits for the reductions of the previous one. The
 // step is passed by value, because the compiler knows that stores do not change a local's fields.
-template <WordKind kind, bool capped>
+template <WordKind kind, bool capped, bool biased>
 void softmax_rows(SoftmaxStep step) {
   constexpr float kHidden = -std::numeric_limits<float>::infinity();
   const int64_t rows = step.place.rows;
   float after[kQueryRows], base[kQueryRows], sums[kQueryRows], shrink[kQueryRows];
   for (int64_t i = 0; i < rows; ++i) {
-    after[i] = scale_scores<capped>(step, i, step.maximum[i]);
+    after[i] = scale_scores<capped, biased>(step, i, step.maximum[i]);
     base[i] = after[i] == kHidden ? 0.0f : after[i];
   }
   for (int64_t i = 0; i < rows; ++i) sums[i] = weigh_scores<kind>(step, i, base[i]);
@@ -156,37 +157,50 @@ void softmax_rows(SoftmaxStep step) {
   }
 }
 
-template <bool capped>
+template <bool capped, bool biased>
 void softmax_steps_of(const SoftmaxStep& step) {
-  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32, capped>(step)
-                             : softmax_rows<WordKind::bf16_pair, capped>(step);
+  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32, capped, biased>(step)
+                             : softmax_rows<WordKind::bf16_pair, capped, biased>(step);
 }
 
 void softmax_steps(const SoftmaxStep& step) {
-  step.soft_cap > 0 ? softmax_steps_of<true>(step) : softmax_steps_of<false>(step);
+  if (step.bias != nullptr) {
+    step.soft_cap > 0 ? softmax_steps_of<true, true>(step) : softmax_steps_of<false, true>(step);
+  } else {
+    step.soft_cap > 0 ? softmax_steps_of<true, false>(step) : softmax_steps_of<false, false>(step);
+  }
 }
 
 struct WeightAndSlope {
   V weight, slope;
 };
 
-template <WordKind kind, bool capped>
+template <WordKind kind, bool capped, bool biased>
 HWY_INLINE WeightAndSlope gradient(const GradientStep& step, int64_t i, int64_t j) {
-  V y = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
-  if constexpr (capped) y = soft_capped(y, step.soft_cap);
+  V capped_score = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
+  if constexpr (capped) capped_score = soft_capped(capped_score, step.soft_cap);
+  V y = capped_score;
+  if constexpr (biased) y = hn::Add(y, load(step.bias[i] + j));
   const V p = where_seen(step.place, i, j, power_of_e<kind>(hn::Sub(y, set(step.lse[i]))),
                          hn::Zero(kFloats));
   const V dp = drop(step.dropout, i, j, load(step.slopes + i * kKeyColumns + j));
-  V slope = hn::Mul(hn::Mul(p, set(step.scale)), hn::Sub(dp, set(step.delta[i])));
-  if constexpr (capped) slope = hn::Mul(slope, soft_cap_slope(y, step.soft_cap));
+  const V above_mean = hn::Sub(dp, set(step.delta[i]));
+  if constexpr (biased) {
+    if (step.bias_gradient != nullptr) {
+      float* sums = step.bias_gradient[i] + j;
+      store(hn::Add(load(sums), hn::Mul(p, above_mean)), sums);
+    }
+  }
+  V slope = hn::Mul(hn::Mul(p, set(step.scale)), above_mean);
+  if constexpr (capped) slope = hn::Mul(slope, soft_cap_slope(capped_score, step.soft_cap));
   return {drop(step.dropout, i, j, p), slope};
 }
 
-template <bool capped>
+template <bool capped, bool biased>
 void gradient_rows_f32(GradientStep step) {
   for (int64_t i = 0; i < step.place.rows; ++i) {
     for (int64_t j = 0; j < step.place.keys; j += kLanes) {
-      const WeightAndSlope both = gradient<WordKind::f32, capped>(step, i, j);
+      const WeightAndSlope both = gradient<WordKind::f32, capped, biased>(step, i, j);
       store(both.weight, step.scores + i * kKeyColumns + j);
       store(both.slope, step.slopes + i * kKeyColumns + j);
     }
@@ -199,15 +213,16 @@ HWY_INLINE void store_row_pair(hn::Vec<Words> even, hn::Vec<Words> odd, uint32_t
   hn::StoreU(hn::BitCast(Words(), hn::OddEven(hn::BitCast(halves, odd), low)), Words(), words);
 }
 
-template <bool capped>
+template <bool capped, bool biased>
 void gradient_row_pairs(GradientStep step) {
+  constexpr WordKind kPairs = WordKind::bf16_pair;
   for (int64_t i = 0; i < step.place.rows; i += 2) {
     for (int64_t j = 0; j < step.place.keys; j += 2 * kLanes) {
       hn::Vec<Words> slopes[2][2];
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t at = j + half * kLanes, word = i / 2 * kKeyColumns + at;
-        const WeightAndSlope even = gradient<WordKind::bf16_pair, capped>(step, i, at);
-        const WeightAndSlope odd = gradient<WordKind::bf16_pair, capped>(step, i + 1, at);
+        const WeightAndSlope even = gradient<kPairs, capped, biased>(step, i, at);
+        const WeightAndSlope odd = gradient<kPairs, capped, biased>(step, i + 1, at);
         slopes[0][half] = upper_half(even.slope);
         slopes[1][half] = upper_half(odd.slope);
         store_row_pair(slopes[0][half], slopes[1][half], step.slope_row_pairs + word);
@@ -222,13 +237,19 @@ void gradient_row_pairs(GradientStep step) {
   }
 }
 
-template <bool capped>
+template <bool capped, bool biased>
 void gradient_steps_of(const GradientStep& step) {
-  step.kind == WordKind::f32 ? gradient_rows_f32<capped>(step) : gradient_row_pairs<capped>(step);
+  step.kind == WordKind::f32 ? gradient_rows_f32<capped, biased>(step)
+                             : gradient_row_pairs<capped, biased>(step);
 }
 
 void gradient_steps(const GradientStep& step) {
-  step.soft_cap > 0 ? gradient_steps_of<true>(step) : gradient_steps_of<false>(step);
+  if (step.bias != nullptr) {
+    step.soft_cap > 0 ? gradient_steps_of<true, true>(step) : gradient_steps_of<false, true>(step);
+  } else {
+    step.soft_cap > 0 ? gradient_steps_of<true, false>(step)
+                      : gradient_steps_of<false, false>(step);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -40,8 +40,8 @@ struct TileDropout {
 void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample,
                 uint64_t philox_key, uint32_t* words);
 
-// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, soft-capped, m'
-// = max(m, max y):
+// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, soft-capped,
+// plus the bias, m' = max(m, max y):
 //   weights = dropout(e^(y - m')), sum = sum e^(m - m') + sum of e^(y - m'), output *= e^(m - m'),
 //   m = m'.
 // A row that has seen nothing keeps m = -infinity.
@@ -49,27 +49,31 @@ struct SoftmaxStep {
   TilePlace place;
   TileDropout dropout;
   WordKind kind;
-  float scale, soft_cap;  // soft_cap 0: none
-  float* scores;          // input s; with kind f32, also output weights
-  uint32_t* weights;      // pairs of bf16: weights, rows of kKeyColumns / 2 words
-  float* maximum;         // [rows]
-  float* sum;             // [rows]
-  float* output;          // [rows][width]
-  int64_t width;          // a multiple of 32
+  float scale, soft_cap;     // soft_cap 0: none
+  const float* const* bias;  // [rows][keys]; null: none
+  float* scores;             // input s; with kind f32, also output weights
+  uint32_t* weights;         // pairs of bf16: weights, rows of kKeyColumns / 2 words
+  float* maximum;            // [rows]
+  float* sum;                // [rows]
+  float* output;             // [rows][width]
+  int64_t width;             // a multiple of 32
 };
 void softmax_step(const SoftmaxStep& step);
 
 // p = e^(y - lse) with y as above, 0 for masked keys; weights = dropout(p);
-// ds = scale * p * (dropout(dp) - delta), times 1 - (y / soft_cap)^2.
+// dy = p * (dropout(dp) - delta); ds = scale * dy, times 1 - (c / soft_cap)^2 for c = y less the
+// bias.
 struct GradientStep {
   TilePlace place;  // an even number of rows
   TileDropout dropout;
   WordKind kind;
   float scale, soft_cap;
-  const float* lse;    // [rows]; +infinity makes p 0
-  const float* delta;  // [rows]
-  float* scores;       // input s; with kind f32, also output weights
-  float* slopes;       // input dp; with kind f32, also output ds
+  const float* const* bias;     // [rows][keys]; null: none
+  float* const* bias_gradient;  // [rows][keys] += dy; null: none
+  const float* lse;             // [rows]; +infinity makes p 0
+  const float* delta;           // [rows]
+  float* scores;                // input s; with kind f32, also output weights
+  float* slopes;                // input dp; with kind f32, also output ds
   // For pairs of bf16: ds as pairs of keys [rows][kKeyColumns / 2]; weights and ds as pairs of rows
   // [rows / 2][kKeyColumns].
   uint32_t* slope_pairs;

@@ -30,7 +30,7 @@ struct SoftmaxRows {
 
 // One step of the online softmax: s holds scores, from which the tile's weights are computed. A row
 // that has seen no key keeps -infinity.
-template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
+template <bool kBiased, int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                              bool all, ForwardTiles<kWidth, kTileRows, kKeys>& tiles,
                              float (&s)[kRows][kColumns], SoftmaxRows<kWidth, kRows>& state) {
@@ -46,6 +46,9 @@ __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, 
     for (int j = 0; j < kColumns; ++j) {
       const bool seen = all || tiles.rows.sees(row, tiles.keys[across() + j * kAcross]);
       s[i][j] = seen ? s[i][j] * call.scale : -INFINITY;
+      if constexpr (kBiased)
+        s[i][j] += block.bias_row(call, block.first_row + row, tiles.rows.position[row])
+                       .at(tiles.keys[across() + j * kAcross]);
       highest = fmaxf(highest, s[i][j]);
     }
 #pragma unroll
@@ -95,7 +98,7 @@ __device__ void store_rows(const ForwardCall<T>& work, const HeadBlock& block,
   }
 }
 
-template <class T, int kWidth, int kTileRows, int kKeys>
+template <class T, int kWidth, int kTileRows, int kKeys, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFewRows ? 3 : 2)
     attend(ForwardCall<T> work) {
   constexpr int kRows = kTileRows / kDown, kColumns = kKeys / kAcross;
@@ -133,18 +136,19 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
     float s[kRows][kColumns];
     tile_products<kWidth>(tiles.q, tiles.k, call.width, s);
     const bool all = first_key + kKeys <= key_end && all_seen(span, keys);
-    softmax_step(call, block, first_key, all, tiles, s, state);
+    softmax_step<kBiased>(call, block, first_key, all, tiles, s, state);
     __syncwarp();
     add_weighted<kWidth, kKeys>(tiles.weights, tiles.v, state.out);
   }
   store_rows<T>(work, block, state);
 }
 
-template <class T, int kWidth, bool few_rows>
+template <class T, int kWidth, bool few_rows, bool kBiased>
 void launch_forward(const ForwardCall<T>& work, const AttentionBlocks& blocks, Stream& stream) {
   constexpr AttentionTile kTile = forward_tile(kWidth, few_rows);
   launch_tiles<ForwardTiles<kWidth, kTile.rows, kTile.others>>(
-      "attention", attend<T, kWidth, kTile.rows, kTile.others>, work, blocks.row_blocks, stream);
+      "attention", attend<T, kWidth, kTile.rows, kTile.others, kBiased>, work, blocks.row_blocks,
+      stream);
 }
 
 }  // namespace
@@ -166,8 +170,10 @@ void attention(const AttentionArgs& args, Stream& stream) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
     const auto work = forward_call<T>(args, blocks, scratch.spans, stream);
-    blocks.row_tile == kFewRows ? launch_forward<T, kWidth, true>(work, blocks, stream)
-                                : launch_forward<T, kWidth, false>(work, blocks, stream);
+    for_bias(args, [&](auto biased) {
+      blocks.row_tile == kFewRows ? launch_forward<T, kWidth, true, biased>(work, blocks, stream)
+                                  : launch_forward<T, kWidth, false, biased>(work, blocks, stream);
+    });
   });
 }
 

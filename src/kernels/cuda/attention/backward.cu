@@ -79,7 +79,8 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   row_deltas(args, scratch.delta, stream);
   sink_gradients(args.sinks, args.lse, scratch.delta, args.dsinks, stream);
   key_gradient(args, scratch.delta, scratch.key_spans, stream);
-  query_gradient(args, scratch.delta, scratch.query_spans, stream);
+  query_gradient(args, scratch.delta, scratch.query_spans, scratch.bias_sums, stream);
+  store_bias_gradient(args, scratch.bias_sums, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/attention/bias.h"
 #include "kernels/cuda/attention/dropout.h"
 #include "kernels/cuda/attention/places.h"
 #include "kernels/cuda/attention/tiles.h"
@@ -10,8 +11,6 @@
 #include "kernels/cuda/soft_cap_of_scores.h"
 
 namespace megatron::kernels::cuda {
-
-inline constexpr double kLog2e = 1.44269504088896340736;
 
 struct AttentionCall {
   Places places;
@@ -22,6 +21,7 @@ struct AttentionCall {
   float scale;             // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
   SoftCap soft_cap;
+  DistanceBias bias;
 
   // Block indices number the blocks of rows (or of keys) first, then the key heads.
   __device__ int block() const { return static_cast<int>(blockIdx.x) / key_head_count; }
@@ -36,6 +36,10 @@ struct HeadBlock {
         index(block),
         first_row(block * tile_rows),
         number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
+  // Bias of a query row for keys; row: counted from the first of the sample.
+  __device__ BiasRow bias_row(const AttentionCall& call, int row, int position) const {
+    return {call.bias, head_of(call.places.group, row), position};
+  }
   // The query head that a row belongs to.
   __device__ int head_of(int group, int row) const { return key_head * group + row % group; }
 
@@ -62,7 +66,8 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
           .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
           .scale = static_cast<float>(args.scale * kLog2e),
           .plain_scale = static_cast<float>(args.scale),
-          .soft_cap = SoftCap::of(args.soft_cap, args.scale)};
+          .soft_cap = SoftCap::of(args.soft_cap, args.scale),
+          .bias = DistanceBias::of(args.bias)};
 }
 
 // Calls f(integral_constant) with the padded head width.

@@ -52,6 +52,24 @@ __device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, 
   }
 }
 
+// Adds the bias to scores of the rows `row` and `row` + 8.
+template <int kRows, int kBlocks>
+__device__ void shift_strip(const AttentionCall& call, const HeadBlock& block,
+                            const RowPlaces<kRows>& rows, int row, const int* keys,
+                            float (&s)[kBlocks][4]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = row + 8 * h;
+    const BiasRow bias = block.bias_row(call, block.first_row + r, rows.position[r]);
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      const Vector<int, 2> key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
+#pragma unroll
+      for (int e = 0; e < 2; ++e) s[j][2 * h + e] += bias.at(key.at[e]);
+    }
+  }
+}
+
 // One step of the online softmax for row h of strip i: replaces scores by weights. A row that has
 // seen no key keeps -infinity.
 template <int kWidth, int kStrips, int kBlocks>
@@ -88,7 +106,7 @@ __device__ void drop(const KeptKeys& kept, float (&s)[kBlocks][4]) {
 }
 
 // Processes a warp's rows, from the tile's row `first` on, and the block of keys in `stage`.
-template <class T, int kWidth, int kStrips>
+template <class T, bool kBiased, int kWidth, int kStrips>
 __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, int first,
                             int first_key, bool all, const ForwardStrips<T, kWidth>& tiles,
                             int stage, SoftmaxStrips<kWidth, kStrips>& state) {
@@ -104,6 +122,7 @@ __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, i
     }
     const int row = first + i * kStripRows;
     mask_strip(call.scale, all, tiles.rows, row + strip_row(), keys, s[i]);
+    if constexpr (kBiased) shift_strip(call, block, tiles.rows, row + strip_row(), keys, s[i]);
     softmax_row(i, 0, s[i], state);
     softmax_row(i, 1, s[i], state);
     if (call.dropout.active())
@@ -138,7 +157,7 @@ __device__ void store_results(const ForwardCall<T>& work, const HeadBlock& block
                        state.out, staging);
 }
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> work) {
   using Tiles = ForwardStrips<T, kWidth>;
   constexpr int kRows = Tiles::kRows, kKeys = Tiles::kKeys, kStrips = Tiles::kStrips;
@@ -181,7 +200,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
     const KeySpan keys = places.key_span(block.sample, index);
     if (meet(own, keys)) {
       const bool all = (index + 1) * kKeys <= key_end && all_seen(own, keys);
-      attend_step<T>(call, block, first, index * kKeys, all, tiles, stage, state);
+      attend_step<T, kBiased>(call, block, first, index * kKeys, all, tiles, stage, state);
     }
     wait_for_copies();
     __syncthreads();
@@ -199,8 +218,10 @@ void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Strea
     const auto work = forward_call<T>(args, blocks, spans, stream);
     for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      launch_tiles<ForwardStrips<T, kWidth>>("attention", attend_strips<T, kWidth>, work,
-                                             blocks.row_blocks, stream);
+      for_bias(args, [&](auto biased) {
+        launch_tiles<ForwardStrips<T, kWidth>>("attention", attend_strips<T, kWidth, biased>, work,
+                                               blocks.row_blocks, stream);
+      });
     });
   });
 }

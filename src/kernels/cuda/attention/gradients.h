@@ -4,22 +4,23 @@
 // delta = sum of dout * out:
 //   dv = sum over queries of f p dout,   ds = p (f dout v^T - delta),
 //   dq = scale * sum over keys of ds k,  dk = scale * sum over queries of ds q.
-// With a soft cap, s is the capped product, and ds is multiplied by SoftCap::slope.
+// With a soft cap, s is the capped product, and ds is multiplied by SoftCap::slope. A bias is added
+// to scale s; its gradient is ds before that multiplication.
 #pragma once
 
 #include "kernels/cuda/attention/call.h"
 
 namespace megatron::kernels::cuda {
 
-// The first writes dq, the second dk and dv. delta: [B,N,T] f32. spans: from
-// AttentionBackwardScratch.
+// The first writes dq and the sums of the bias's gradient, the second dk and dv. delta: [B,N,T]
+// f32. spans, bias_sums: from AttentionBackwardScratch.
 void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
-                    Stream& stream);
+                    const Tensor& bias_sums, Stream& stream);
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                   Stream& stream);
 // Gradients for calls that run on tensor cores (on_tensor_cores).
 void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
-                                const Tensor& spans, Stream& stream);
+                                const Tensor& spans, const Tensor& bias_sums, Stream& stream);
 void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
                               const Tensor& spans, Stream& stream);
 
@@ -55,10 +56,19 @@ struct GradientCall {
   HeadTensor<T> q, k, v, dout;
   const float *lse, *delta;
   GradientTensor<T> dq, dk, dv;
+  BiasSums bias_sums;  // query_gradient only
+
+  // The bias's sums of this block of query rows; null if they are not requested.
+  __device__ float* sums_of(const HeadBlock& block) const {
+    if (!bias_sums.requested()) return nullptr;
+    const int64_t number = int64_t{call.key_head()} * call.places.row_blocks + block.index;
+    return bias_sums.of_block(number, call.places.group);
+  }
 };
 template <class T>
 GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const AttentionBlocks& blocks,
-                              const Tensor& delta, const Tensor& spans, Stream& stream) {
+                              const Tensor& delta, const Tensor& spans, Stream& stream,
+                              const Tensor& bias_sums = {}) {
   return {.call = call_of(args, blocks, spans, stream),
           .q = head_tensor<T>(args.q),
           .k = head_tensor<T>(args.k),
@@ -68,7 +78,9 @@ GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const Attention
           .delta = address_of<float>(delta),
           .dq = GradientTensor<T>(args.dq, args.q.dtype(), args.beta_q),
           .dk = GradientTensor<T>(args.dk, args.q.dtype(), args.beta_kv),
-          .dv = GradientTensor<T>(args.dv, args.q.dtype(), args.beta_kv)};
+          .dv = GradientTensor<T>(args.dv, args.q.dtype(), args.beta_kv),
+          .bias_sums = {address_of<float>(bias_sums),
+                        static_cast<int>(args.bias.defined() ? args.bias.size(0) / 2 : 0)}};
 }
 
 // lse and delta of a tile's query rows.

@@ -19,7 +19,7 @@ struct KeyTiles {
 };
 
 // Replaces s, the scores of keys and queries, by f p, and dp = v dout^T by ds.
-template <bool kCapped, int kWidth, int kKeys, int kQueries, int kRows, int kColumns>
+template <bool kCapped, bool kBiased, int kWidth, int kKeys, int kQueries, int kRows, int kColumns>
 __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block, int first_query,
                               bool all, const KeyTiles<kWidth, kKeys, kQueries>& tiles,
                               float (&s)[kRows][kColumns], float (&dp)[kRows][kColumns]) {
@@ -39,7 +39,11 @@ __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block,
     for (int i = 0; i < kRows; ++i) {
       const bool seen = all || tiles.rows.sees(query, tiles.keys[tile_row<kRows>(i)]);
       const float score = kCapped ? call.soft_cap.capped(s[i][j]) : s[i][j];
-      const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
+      float shift = -lse;
+      if constexpr (kBiased)
+        shift += block.bias_row(call, first_query + query, tiles.rows.position[query])
+                     .at(tiles.keys[tile_row<kRows>(i)]);
+      const float p = seen ? exp2f(fmaf(score, call.scale, shift)) : 0.0f;
       const float f = (kept >> i & 1u) != 0 ? factor : 0.0f;
       s[i][j] = p * f;
       dp[i][j] = p * (dp[i][j] * f - delta);
@@ -59,7 +63,7 @@ __device__ void store_weights(const float (&x)[kRows][kColumns], float* tile) {
   }
 }
 
-template <class T, int kWidth, int kKeys, int kQueries>
+template <class T, int kWidth, int kKeys, int kQueries, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCall<T> work) {
   constexpr int kRows = kKeys / kDown, kColumns = kQueries / kAcross;
   using Tiles = KeyTiles<kWidth, kKeys, kQueries>;
@@ -95,9 +99,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
     tile_products<kWidth>(tiles.v, tiles.dout, call.value_width, dp);
     const bool all = block.first_row + kKeys <= key_end && all_seen(span, keys);
     if (call.soft_cap.active()) {
-      gradient_step<true>(call, block, first_query, all, tiles, s, dp);
+      gradient_step<true, kBiased>(call, block, first_query, all, tiles, s, dp);
     } else {
-      gradient_step<false>(call, block, first_query, all, tiles, s, dp);
+      gradient_step<false, kBiased>(call, block, first_query, all, tiles, s, dp);
     }
     store_weights<padded(kQueries)>(s, tiles.weights);
     __syncwarp();
@@ -122,9 +126,12 @@ void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const 
     constexpr int kWidth = decltype(width)::value;
     constexpr AttentionTile kTile = gradient_tile(kWidth);
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    launch_tiles<KeyTiles<kWidth, kTile.rows, kTile.others>>(
-        "attention_backward, dk and dv", differentiate_keys<T, kWidth, kTile.rows, kTile.others>,
-        work, blocks.key_blocks, stream);
+    for_bias(args, [&](auto biased) {
+      launch_tiles<KeyTiles<kWidth, kTile.rows, kTile.others>>(
+          "attention_backward, dk and dv",
+          differentiate_keys<T, kWidth, kTile.rows, kTile.others, biased>, work, blocks.key_blocks,
+          stream);
+    });
   });
 }
 

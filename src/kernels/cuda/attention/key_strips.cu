@@ -69,10 +69,11 @@ struct OwnKeys {
 };
 
 // Replaces a strip's products s and dp = v dout^T by f p and ds. Rows beyond the last have zeros
-// for q, dout, lse and delta, which contribute nothing to either gradient.
-template <bool kCapped, class T, int kWidth, int kQueries, int kBlocks>
-__device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_key,
-                               bool all, const OwnKeys& own,
+// for q, dout, lse and delta, which contribute nothing to either gradient; with a bias they are
+// masked, since their weight may be infinite.
+template <bool kCapped, bool kBiased, class T, int kWidth, int kQueries, int kBlocks>
+__device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_query,
+                               int first_key, bool all, const OwnKeys& own,
                                const QueryTile<T, kWidth, kQueries>& tile, float (&s)[kBlocks][4],
                                float (&dp)[kBlocks][4]) {
   static_assert(kBlocks == kQueries / 8);
@@ -87,10 +88,14 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int e = n % 2, h = n / 2;
-      const bool seen = all || tile.rows.sees(query + e, own.key[h]);
+      const bool seen = (all && !kBiased) || tile.rows.sees(query + e, own.key[h]);
       const float base = lse.at[e] * static_cast<float>(kLog2e);
       const float score = kCapped ? call.soft_cap.capped(s[j][n]) : s[j][n];
-      const float p = seen ? exp2f(fmaf(score, call.scale, -base)) : 0.0f;
+      float shift = -base;
+      if constexpr (kBiased)
+        shift += block.bias_row(call, first_query + query + e, tile.rows.position[query + e])
+                     .at(own.key[h]);
+      const float p = seen ? exp2f(fmaf(score, call.scale, shift)) : 0.0f;
       const float f = !drops ? 1.0f : kept.at(h, j, e) ? call.dropout.factor : 0.0f;
       s[j][n] = p * f;
       dp[j][n] = p * (dp[j][n] * f - delta.at[e]);
@@ -110,7 +115,7 @@ __device__ inline int next_rows(const Places& places, int sample, const KeySpan&
   return places.row_blocks;
 }
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(GradientCall<T> work) {
   using Tiles = KeyStrips<T, kWidth>;
   constexpr int kKeys = Tiles::kKeys, kQueries = Tiles::kQueries, kPitch = strip_pitch(kWidth);
@@ -145,9 +150,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
       strip_products<kWidth>(tiles.k + first * kPitch, tile.q, s);
       strip_products<kWidth>(tiles.v + first * kPitch, tile.dout, dp);
       if (call.soft_cap.active()) {
-        gradient_strip<true>(call, block, block.first_row + first, all, own, tile, s[0], dp[0]);
+        gradient_strip<true, kBiased>(call, block, index * kQueries, block.first_row + first, all,
+                                      own, tile, s[0], dp[0]);
       } else {
-        gradient_strip<false>(call, block, block.first_row + first, all, own, tile, s[0], dp[0]);
+        gradient_strip<false, kBiased>(call, block, index * kQueries, block.first_row + first, all,
+                                       own, tile, s[0], dp[0]);
       }
       add_strips<kWidth>(s, tile.dout, dv);
       add_strips<kWidth>(dp, tile.q, dk);
@@ -173,9 +180,11 @@ void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& d
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
     for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      launch_tiles<KeyStrips<T, kWidth>>("attention_backward, dk and dv",
-                                         differentiate_key_strips<T, kWidth>, work,
-                                         blocks.key_blocks, stream);
+      for_bias(args, [&](auto biased) {
+        launch_tiles<KeyStrips<T, kWidth>>("attention_backward, dk and dv",
+                                           differentiate_key_strips<T, kWidth, biased>, work,
+                                           blocks.key_blocks, stream);
+      });
     });
   });
 }

@@ -17,8 +17,9 @@ struct QueryTiles {
   int keys[kKeys];
 };
 
-// Computes the tile's ds from the scores s and dp = dout v^T.
-template <bool kCapped, int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
+// Computes the tile's ds from the scores s and dp = dout v^T. With a bias, the slopes of the soft
+// cap are left to cap_slopes().
+template <bool kCapped, bool kBiased, int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                            bool all, QueryTiles<kWidth, kTileRows, kKeys>& tiles,
                            const float (&s)[kRows][kColumns], float (&dp)[kRows][kColumns]) {
@@ -39,15 +40,32 @@ __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, in
       const int column = across() + j * kAcross;
       const bool seen = all || tiles.rows.sees(row, tiles.keys[column]);
       const float score = kCapped ? call.soft_cap.capped(s[i][j]) : s[i][j];
-      const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
+      float shift = -lse;
+      if constexpr (kBiased)
+        shift += block.bias_row(call, block.first_row + row, tiles.rows.position[row])
+                     .at(tiles.keys[column]);
+      const float p = seen ? exp2f(fmaf(score, call.scale, shift)) : 0.0f;
       float slope = p * (dp[i][j] - delta);
-      if constexpr (kCapped) slope *= call.soft_cap.slope(score);
+      if constexpr (kCapped && !kBiased) slope *= call.soft_cap.slope(score);
       tiles.slopes[row * padded(kKeys) + column] = slope;
     }
   }
 }
 
-template <class T, int kWidth, int kTileRows, int kKeys>
+// Multiplies this thread's ds of scores s by the slopes of the soft cap.
+template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
+__device__ void cap_slopes(const SoftCap& soft_cap, const float (&s)[kRows][kColumns],
+                           QueryTiles<kWidth, kTileRows, kKeys>& tiles) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j)
+      tiles.slopes[tile_row<kRows>(i) * padded(kKeys) + across() + j * kAcross] *=
+          soft_cap.slope(soft_cap.capped(s[i][j]));
+  }
+}
+
+template <class T, int kWidth, int kTileRows, int kKeys, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(GradientCall<T> work) {
   constexpr int kRows = kTileRows / kDown, kColumns = kKeys / kAcross;
   using Tiles = QueryTiles<kWidth, kTileRows, kKeys>;
@@ -66,6 +84,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
   tiles.statistics.fill(work, block, block.first_row);
   const RowSpan span = places.row_span(block.sample, block.index);
   const int key_end = places.key_end(block.sample);
+  float* bias_sums = nullptr;
+  if constexpr (kBiased) bias_sums = work.sums_of(block);
+  if (bias_sums != nullptr) clear_bias_sums(work.bias_sums, bias_sums, places.group);
 
   float sum[kRows][thread_columns(kWidth)] = {};
   for (int index = places.first_keys(span); index * kKeys < key_end; ++index) {
@@ -82,9 +103,18 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
     tile_products<kWidth>(tiles.dout, tiles.v, call.value_width, dp);
     const bool all = first_key + kKeys <= key_end && all_seen(span, keys);
     if (call.soft_cap.active()) {
-      slope_step<true>(call, block, first_key, all, tiles, s, dp);
+      slope_step<true, kBiased>(call, block, first_key, all, tiles, s, dp);
     } else {
-      slope_step<false>(call, block, first_key, all, tiles, s, dp);
+      slope_step<false, kBiased>(call, block, first_key, all, tiles, s, dp);
+    }
+    if constexpr (kBiased) {
+      if (bias_sums != nullptr) {
+        __syncthreads();
+        add_bias_gradient<kTileRows, kKeys>(work.bias_sums, bias_sums, places, tiles.rows,
+                                            block.first_row, tiles.keys, tiles.slopes);
+        __syncthreads();
+      }
+      if (call.soft_cap.active()) cap_slopes(call.soft_cap, s, tiles);
     }
     __syncwarp();
     add_weighted<kWidth, kKeys>(tiles.slopes, tiles.k, sum);
@@ -96,17 +126,21 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
 }  // namespace
 
 void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
-                    Stream& stream) {
-  if (on_tensor_cores(args)) return tensor_core_query_gradient(args, delta, spans, stream);
+                    const Tensor& bias_sums, Stream& stream) {
+  if (on_tensor_cores(args))
+    return tensor_core_query_gradient(args, delta, spans, bias_sums, stream);
   const AttentionBlocks blocks = query_gradient_blocks(args);
   for_tiles("attention_backward", args, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
     constexpr AttentionTile kTile = gradient_tile(kWidth);
-    const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    launch_tiles<QueryTiles<kWidth, kTile.rows, kTile.others>>(
-        "attention_backward, dq", differentiate_queries<T, kWidth, kTile.rows, kTile.others>, work,
-        blocks.row_blocks, stream);
+    const auto work = gradient_call<T>(args, blocks, delta, spans, stream, bias_sums);
+    for_bias(args, [&](auto biased) {
+      launch_tiles<QueryTiles<kWidth, kTile.rows, kTile.others>>(
+          "attention_backward, dq",
+          differentiate_queries<T, kWidth, kTile.rows, kTile.others, biased>, work,
+          blocks.row_blocks, stream);
+    });
   });
 }
 

@@ -7,7 +7,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kBiased>
 struct QueryStrips {
   static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth);
   static constexpr int kRows = kTile.rows, kKeys = kTile.others;
@@ -20,13 +20,15 @@ struct QueryStrips {
   RowPlaces<kRows> rows;
   RowStatistics<kRows> statistics;
   alignas(8) int keys[2][kKeys];
+  alignas(16) float slopes[kBiased ? kRows * padded(kKeys) : 1];  // gradient of the bias
 };
 
-// Computes ds from a strip's products s and dp = dout v^T, and writes it over s.
-template <bool kCapped, class T, int kWidth, int kBlocks>
+// Computes ds from a strip's products s and dp = dout v^T, and writes it over s; with a bias, also
+// to tiles.slopes, where it is not multiplied by the slope of the soft cap.
+template <bool kCapped, bool kBiased, class T, int kWidth, int kBlocks>
 __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, int first,
-                            int first_key, bool all, const QueryStrips<T, kWidth>& tiles, int stage,
-                            float (&s)[kBlocks][4], float (&dp)[kBlocks][4]) {
+                            int first_key, bool all, QueryStrips<T, kWidth, kBiased>& tiles,
+                            int stage, float (&s)[kBlocks][4], float (&dp)[kBlocks][4]) {
   const int* keys = tiles.keys[stage];
   if (call.dropout.active()) {
     const KeptKeys kept = kept_keys<8 * kBlocks>(call, block, tiles.rows, first, first_key, keys);
@@ -44,24 +46,38 @@ __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, i
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       Vector<int, 2> key{};
-      if (!all) key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
+      if (kBiased || !all) key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const bool seen = all || tiles.rows.sees(row, key.at[e]);
         float& x = s[j][2 * h + e];
         const float score = kCapped ? call.soft_cap.capped(x) : x;
-        const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
+        float shift = -lse;
+        if constexpr (kBiased)
+          shift +=
+              block.bias_row(call, block.first_row + row, tiles.rows.position[row]).at(key.at[e]);
+        const float p = seen ? exp2f(fmaf(score, call.scale, shift)) : 0.0f;
         x = p * (dp[j][2 * h + e] - delta);
+        if constexpr (kBiased)
+          tiles.slopes[row * padded(8 * kBlocks) + 8 * j + 2 * strip_pair() + e] = x;
         if constexpr (kCapped) x *= call.soft_cap.slope(score);
       }
     }
   }
 }
 
-template <class T, int kWidth>
+// Sets the slopes of a warp's rows, from the tile's row `first` on, to 0.
+template <class Tiles>
+__device__ void clear_slopes(Tiles& tiles, int first) {
+  constexpr int kPitch = padded(Tiles::kKeys);
+  for (int i = lane_of_warp(); i < kStripRows * kPitch; i += kWarp)
+    tiles.slopes[first * kPitch + i] = 0;
+}
+
+template <class T, int kWidth, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2)
     differentiate_query_strips(GradientCall<T> work) {
-  using Tiles = QueryStrips<T, kWidth>;
+  using Tiles = QueryStrips<T, kWidth, kBiased>;
   constexpr int kRows = Tiles::kRows, kKeys = Tiles::kKeys, kPitch = strip_pitch(kWidth);
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
@@ -85,6 +101,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   if (index < places.key_blocks) fetch(index, 0);
   tiles.rows.fill(places, block.sample, block.first_row);
   tiles.statistics.fill(work, block, block.first_row);
+  float* bias_sums = nullptr;
+  if constexpr (kBiased) bias_sums = work.sums_of(block);
+  if (bias_sums != nullptr) clear_bias_sums(work.bias_sums, bias_sums, places.group);
 
   float sum[1][kWidth / 8][4] = {};
   wait_for_copies();
@@ -101,11 +120,22 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       strip_products<kWidth>(tiles.q + first * kPitch, tiles.k[stage], s);
       strip_products<kWidth>(tiles.dout + first * kPitch, tiles.v[stage], dp);
       if (call.soft_cap.active()) {
-        slope_strip<true>(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+        slope_strip<true, kBiased>(call, block, first, index * kKeys, all, tiles, stage, s[0],
+                                   dp[0]);
       } else {
-        slope_strip<false>(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+        slope_strip<false, kBiased>(call, block, first, index * kKeys, all, tiles, stage, s[0],
+                                    dp[0]);
       }
       add_strips<kWidth>(s, tiles.k[stage], sum);
+    } else if constexpr (kBiased) {
+      clear_slopes(tiles, first);
+    }
+    if constexpr (kBiased) {
+      if (bias_sums != nullptr) {
+        __syncthreads();
+        add_bias_gradient<kRows, kKeys>(work.bias_sums, bias_sums, places, tiles.rows,
+                                        block.first_row, tiles.keys[stage], tiles.slopes);
+      }
     }
     wait_for_copies();
     __syncthreads();
@@ -119,16 +149,18 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 }  // namespace
 
 void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
-                                const Tensor& spans, Stream& stream) {
+                                const Tensor& spans, const Tensor& bias_sums, Stream& stream) {
   const AttentionBlocks blocks = query_gradient_blocks(args);
   for_half_type(args.q.dtype(), [&](auto type) {
     using T = decltype(type);
-    const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
+    const auto work = gradient_call<T>(args, blocks, delta, spans, stream, bias_sums);
     for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      launch_tiles<QueryStrips<T, kWidth>>("attention_backward, dq",
-                                           differentiate_query_strips<T, kWidth>, work,
-                                           blocks.row_blocks, stream);
+      for_bias(args, [&](auto biased) {
+        launch_tiles<QueryStrips<T, kWidth, biased>>("attention_backward, dq",
+                                                     differentiate_query_strips<T, kWidth, biased>,
+                                                     work, blocks.row_blocks, stream);
+      });
     });
   });
 }

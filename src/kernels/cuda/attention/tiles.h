@@ -11,11 +11,12 @@
 
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda_scratch/attention.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::cuda {
 
-inline constexpr int kTileThreads = 128, kAcross = 16, kDown = kTileThreads / kAcross;
+inline constexpr int kTileThreads = kAttentionThreads, kAcross = 16, kDown = kTileThreads / kAcross;
 
 constexpr int padded(int width) { return width + 4; }
 
