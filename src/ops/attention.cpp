@@ -115,6 +115,7 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   args.k = in.k;
   args.v = in.v;
   args.sinks = sinks_of(options, count, tape);
+  args.bias = options.bias.value;
   args.out = made.out;
   args.lse = made.lse;
   tape.kernels().attention(args, tape.stream());
@@ -132,9 +133,16 @@ struct AttendForm {
   int64_t first_sink;
 };
 
-// Writes the gradients of `in` to `to`.
+// The bias of a call, which is the node's input at this index.
+struct BiasInput {
+  Tensor values;
+  size_t index;
+};
+
+// Writes the gradients of `in` to `to`, and sets that of the bias.
 void attend_back(Backward& backward, const AttendForm& form, const QueriesKeysValues& in,
-                 const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
+                 const Tensor& out, const Tensor& lse, const QueriesKeysValues& to,
+                 const BiasInput& bias) {
   const SinkGradient sinks = sink_gradient(backward, form.first_sink, in.q.size(2));
   kernels::AttentionBackwardArgs args = form.args;
   args.q = in.q;
@@ -148,7 +156,11 @@ void attend_back(Backward& backward, const AttendForm& form, const QueriesKeysVa
   args.dk = to.k;
   args.dv = to.v;
   args.dsinks = sinks.gradient;
+  args.bias = bias.values;
+  if (bias.values.defined() && backward.needs(bias.index))
+    args.dbias.out = backward.empty(bias.values.shape(), bias.values.dtype(), "attention.dbias");
   backward.kernels().attention_backward(args, backward.stream());
+  if (args.dbias.out.defined()) backward.set(bias.index, args.dbias.out);
 }
 
 void attention_dgrad(Backward& backward) {
@@ -157,7 +169,7 @@ void attention_dgrad(Backward& backward) {
                              backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
                              backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
   attend_back(backward, backward.attributes<AttendForm>(), in, backward.saved(3), backward.saved(4),
-              to);
+              to, {backward.saved(5), 3});
   backward.set(0, to.q);
   backward.set(1, to.k);
   backward.set(2, to.v);
@@ -177,7 +189,7 @@ void packed_attention_dgrad(Backward& backward) {
   const Tensor& qkv = backward.saved(0);
   const Tensor dqkv = backward.empty(qkv.shape(), qkv.dtype(), "attention.dqkv");
   attend_back(backward, form, parts(packing, qkv), backward.saved(1), backward.saved(2),
-              parts(packing, dqkv));
+              parts(packing, dqkv), {backward.saved(6), 1});
   rotate(packing, dqkv,
          {.cos = backward.saved(3),
           .sin = backward.saved(4),
@@ -288,8 +300,8 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
   const QueriesKeysValues in{heads.q.value, heads.k.value, heads.v.value};
   const auto& [out, lse] = attend(tape, in, options);
   Node node{.name = "attention",
-            .inputs = {heads.q.id, heads.k.id, heads.v.id},
-            .saved = {in.q, in.k, in.v, out, lse},
+            .inputs = {heads.q.id, heads.k.id, heads.v.id, options.bias.id},
+            .saved = {in.q, in.k, in.v, out, lse, options.bias.value},
             .dgrad = attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
   node.attributes = AttendForm(options);
@@ -301,8 +313,9 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
   const auto& [out, lse] = attend(tape, rotated_parts(tape, packed), options);
   const Rotary& rotary = packed.rotary;
   Node node{.name = "packed_attention",
-            .inputs = {packed.qkv.id},
-            .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
+            .inputs = {packed.qkv.id, options.bias.id},
+            .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions,
+                      options.bias.value},
             .dgrad = packed_attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
   node.attributes = PackedAttributes{Packing(packed), AttendForm(options)};

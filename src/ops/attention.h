@@ -48,20 +48,24 @@ struct AttentionOptions {
   int64_t first_sink = 0;  // index of the first head's sink, if `sinks` has those of more heads
   // f32 (f64) [N] of zeros if the sinks are not trained; undefined: they are, or there are none
   Tensor zero_sinks;
+  // f32 (f64) [2R+1,N], any strides: added to the scores by the distance from query to key
+  // (kernels/attention.h); empty: none. Its gradient has its type. Inside Tape::recompute() it must
+  // be one of the values that the Bundle passes.
+  Var bias;
   kernels::DropoutArgs::Mask dropout;
 };
 
-// Options of a call of the kernels, except the sinks.
+// Options of a call of the kernels, except the sinks and the gradient of the bias.
 kernels::AttentionArgs call_form(const AttentionOptions& options);
 kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options);
 
-// out [B*S, N*V] = softmax(scale q k^T over the seen keys) v. The gradient of sinks is written to
-// its slot.
+// out [B*S, N*V] = softmax(scale q k^T + bias over the seen keys) v. The gradient of sinks is
+// written to its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 // Same bits as attention(split_heads(packed)), for heads without gates. Its backward writes the
 // gradient of qkv into one tensor, whereas that of the two ops concatenates the gradients of q, k
-// and v.
+// and v. The bias is an input of the same node.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 
 }  // namespace megatron::ops

@@ -299,7 +299,7 @@ Tensor some_ends(Tape& tape) {
 }
 
 void add_attention_cases(std::vector<GradientCase>& cases) {
-  constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
+  constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4, kRadius = 2;
   const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
   // Works on a copy, since the op may overwrite its input.
   const auto packed = [](Tape& t, const Var& x, bool rotates, bool interleaved) {
@@ -374,17 +374,21 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     bool causal = true, drops = false, confined = false, sinks = false;
     int64_t window = 0, chunk = 0;
     double soft_cap = 0;
+    bool biased = false;
   };
   const auto attention_case = [&](const std::string& name, Kind kind) {
     const std::vector<Shape> weights =
         kind.sinks ? std::vector<Shape>{{kHeads}} : std::vector<Shape>{};
-    add_case(cases, name, {q, k, k}, weights, [kind](Tape& t, auto x, auto w) {
+    std::vector<Shape> inputs = {q, k, k};
+    if (kind.biased) inputs.push_back({2 * kRadius + 1, kHeads});
+    add_case(cases, name, inputs, weights, [kind](Tape& t, auto x, auto w) {
       AttentionOptions options{.scale = 0.5f,
                                .causal = kind.causal,
                                .window = kind.window,
                                .chunk = kind.chunk,
                                .soft_cap = kind.soft_cap};
       if (kind.sinks) options.sinks = w[0];
+      if (kind.biased) options.bias = x[3];
       if (kind.drops) options.dropout = half_dropped(t);
       if (kind.confined) options.window_start = some_begins(t);
       if (kind.confined && !kind.causal) options.window_end = some_ends(t);
@@ -414,8 +418,19 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention in chunks", {.chunk = 2});
   attention_case("attention with a soft cap", {.soft_cap = 0.7});
   attention_case("attention with sinks", {.sinks = true});
-  attention_case("attention with all of these",
-                 {.confined = true, .sinks = true, .window = 3, .chunk = 4, .soft_cap = 1.5});
+  attention_case("attention with a bias", {.biased = true});
+  attention_case("attention to all with a bias", {.causal = false, .biased = true});
+  attention_case(
+      "attention with all of these",
+      {.confined = true, .sinks = true, .window = 3, .chunk = 4, .soft_cap = 1.5, .biased = true});
+  attention_case("two-sided attention with a bias and dropout",
+                 {.causal = false, .drops = true, .confined = true, .biased = true});
+  add_case(cases, "attention of split_heads, with a bias", {qkv, {2 * kRadius + 1, kHeads}}, {},
+           [=](Tape& t, auto x, auto) {
+             AttentionOptions options{.scale = 0.5f, .soft_cap = 2};
+             options.bias = x[1];
+             return attention(t, packed(t, x[0], true, false), options);
+           });
   add_case(cases, "attention of split_heads, with sinks", {qkv}, {{kHeads}},
            [=](Tape& t, auto x, auto w) {
              AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};
