@@ -188,9 +188,29 @@ Var attention_over_tokens(Tape& tape, const ops::Heads& heads, ops::AttentionOpt
   return ops::attention(tape, {.q = heads.q, .k = k, .v = v, .gate = {}}, options);
 }
 
+struct Columns {
+  int64_t first, all;
+};
+
+void columns_dgrad(Backward& backward) {
+  const auto& [first, all] = backward.attributes<Columns>();
+  const Tensor& own = backward.gradient(0);
+  const Tensor whole = backward.empty({own.size(0), all}, own.dtype(), "context.dbias");
+  backward.kernels().fill({.out = whole}, backward.stream());
+  backward.kernels().copy({.x = own, .out = whole.slice(1, first, own.size(1))}, backward.stream());
+  backward.set(0, whole);
+}
+
+// Columns [first, first + count) of x; a view. The gradient of the others is 0.
+Var columns_of(Tape& tape, const Var& x, int64_t first, int64_t count) {
+  Node node{.name = "columns", .inputs = {x.id}, .dgrad = columns_dgrad};
+  node.attributes = Columns{first, x.value.size(1)};
+  return tape.record_one(std::move(node), x.value.slice(1, first, count));
+}
+
 // The options of a rank's share of all N heads, for all tokens of `ranks`.
-ops::AttentionOptions options_of_heads(const ops::AttentionOptions& options, int64_t all,
-                                       const ContextRanks& ranks) {
+ops::AttentionOptions options_of_heads(Tape& tape, const ops::AttentionOptions& options,
+                                       int64_t all, const ContextRanks& ranks) {
   ops::AttentionOptions own = options;
   const int64_t count = all / ranks.size(), first = ranks.rank() * count;
   const Tensor &starts = ranks.tokens().all_segment_starts, &ends = ranks.tokens().all_segment_ends;
@@ -199,6 +219,7 @@ ops::AttentionOptions options_of_heads(const ops::AttentionOptions& options, int
   if (own.window_end.defined()) own.window_end = ends.view({ranks.sequences(), ranks.length()});
   own.dropout.first_head += first;
   own.first_sink += first;
+  if (own.bias.value.defined()) own.bias = columns_of(tape, own.bias, first, count);
   if (own.zero_sinks.defined()) own.zero_sinks = own.zero_sinks.slice(0, first, count);
   return own;
 }
@@ -216,7 +237,7 @@ Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionO
   const ContextRanks ranks = levels ? ContextRanks(*context.inner, nullptr, tokens.inner)
                                     : ContextRanks(*context.group, nullptr, tokens);
   const int64_t all = heads.q.value.size(2);
-  const ops::AttentionOptions own = options_of_heads(options, all, ranks);
+  const ops::AttentionOptions own = options_of_heads(tape, options, all, ranks);
   const ops::Heads whole{.q = heads_of_sequence(tape, heads.q, ranks),
                          .k = heads_of_sequence(tape, heads.k, ranks),
                          .v = heads_of_sequence(tape, heads.v, ranks),

@@ -62,7 +62,9 @@ struct ContextParallel {
 // Attention of this rank's queries to the keys of the whole sequences; same as ops::attention on
 // one rank. heads: queries [B,S',N,D], keys and values [B,S',K,D] of this rank's tokens. options
 // must have no positions, and its window_start and window_end are for this rank's tokens. N must be
-// a multiple of head_ranks(), and K a multiple or a divisor of it.
+// a multiple of head_ranks(), and K a multiple or a divisor of it. Every rank passes the bias of
+// all N heads; its gradient on a rank is what the rank's own queries, or in exchanges of heads its
+// own heads, contribute. The caller sums it over the ranks of context.group.
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context);
 

@@ -86,6 +86,9 @@ class RingBackward {
     args_.dout = backward.gradient(0).view(args_.out.shape());
     args_.q_positions = ranks_.indices(ranks_.rank());
     args_.dq = tape_.empty(args_.q.shape(), sums_, "context.dq");
+    args_.bias = backward.saved(5);
+    if (args_.bias.defined() && backward.needs(3))
+      args_.dbias.out = tape_.empty(args_.bias.shape(), sums_, "context.dbias");
   }
 
   // The gradient of a block follows it around the ring, one step behind, and ends at its rank.
@@ -118,6 +121,7 @@ class RingBackward {
     backward_.set(0, of_type(tape_, args_.dq, type, "context.dq"));
     backward_.set(1, of_type(tape_, gradient.k(), type, "context.dk"));
     backward_.set(2, of_type(tape_, gradient.v(), type, "context.dv"));
+    if (args_.dbias.out.defined()) backward_.set(3, args_.dbias.out);
   }
 
  private:
@@ -130,6 +134,7 @@ class RingBackward {
     args.dk = part.k();
     args.dv = part.v();
     args.beta_q = step == 0 ? 0 : 1;
+    args.dbias.beta = step == 0 ? 0 : 1;
     if (step == 0) {
       const ops::SinkGradient sinks = ops::sink_gradient(backward_, first_sink_, args_.q.size(2));
       args.sinks = sinks.values;
@@ -166,7 +171,8 @@ struct SeenKeys {
 std::optional<SeenKeys> seen_keys(const ContextRanks& ranks, int source,
                                   const ops::AttentionOptions& options) {
   if (options.window_start.defined() || options.window_end.defined() || options.window > 0 ||
-      options.chunk > 0 || options.dropout.p > 0 || ranks.length() % (2 * ranks.size()) != 0)
+      options.chunk > 0 || options.dropout.p > 0 || options.bias.value.defined() ||
+      ranks.length() % (2 * ranks.size()) != 0)
     return std::nullopt;
   const int64_t held = ranks.held();
   if (source == ranks.rank() || !options.causal) return SeenKeys{0, held, options.causal};
@@ -223,6 +229,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   kernels::AttentionArgs args = ops::call_form(options);
   args.q_positions = ranks.indices(ranks.rank());
   args.sinks = ops::sinks_of(options, q.size(2), tape);
+  args.bias = options.bias.value;
   Block block = packed(tape, k, v);
   Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
@@ -251,8 +258,8 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   }
   const Tensor out = of_type(tape, sum, q.dtype(), "attention.out");
   Node node{.name = "ring_attention",
-            .inputs = {heads.q.id, heads.k.id, heads.v.id},
-            .saved = {q, k, v, out, lse},
+            .inputs = {heads.q.id, heads.k.id, heads.v.id, options.bias.id},
+            .saved = {q, k, v, out, lse, options.bias.value},
             .dgrad = ring_dgrad};
   if (options.sinks) node.weights = {options.sinks};
   node.attributes = RingAttributes{ops::gradient_form(options), options.first_sink, ranks};
