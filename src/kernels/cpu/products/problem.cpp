@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/divide.h"
+#include "kernels/cpu/products/amx_block.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/block.h"
 #include "kernels/cpu/products/block_size.h"
 #include "kernels/cpu/products/double_product.h"
 #include "kernels/cpu/products/few_rows.h"
@@ -15,30 +17,6 @@
 namespace megatron::kernels::cpu {
 
 namespace {
-
-// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product
-// `g`, a sum over [k, k + depth).
-struct Block {
-  int64_t g, i, j, m, n, k, depth;
-};
-
-const std::byte* a_at(const Problem& p, const Block& block, int64_t k) {
-  k += block.k;
-  const int64_t offset = p.transpose_a ? k * p.lda + block.i : block.i * p.lda + k;
-  return p.a + (block.g * p.batch_a + offset) * size_of(p.in);
-}
-const std::byte* b_at(const Problem& p, const Block& block, int64_t k) {
-  k += block.k;
-  const int64_t offset = p.transpose_b ? block.j * p.ldb + k : k * p.ldb + block.j;
-  return p.b + (block.g * p.batch_b + offset) * size_of(p.in);
-}
-std::byte* out_at(const Problem& p, const Block& block) {
-  return p.out + (block.g * p.batch_c + block.i * p.ldc + block.j) * size_of(p.result);
-}
-const std::byte* bias_at(const Problem& p, const Block& block) {
-  if (p.bias == nullptr) return nullptr;
-  return p.bias + (block.g * p.batch_bias + block.j) * size_of(p.bias_type);
-}
 
 double load(const std::byte* p, DType type, int64_t i) {
   if (type == DType::f64) return reinterpret_cast<const double*>(p)[i];
@@ -92,10 +70,11 @@ class PanelProduct {
         stride_(largest(kind).n + 16) {
     // Sized for every kind, so that the buffers do not grow when the first product of another kind
     // runs.
+    static_assert(kAmxRowBytes <= kGroup * kDepth * 4);
     sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * (kMaxColumns + 16) * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ =
-        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
+    panels_ = reinterpret_cast<uint32_t*>(thread_buffer(
+        Slot::b, std::max(kMaxColumns / kPanel * kPanelWords * 4, amx_column_bytes())));
   }
 
   void run() {
@@ -339,7 +318,8 @@ int64_t most_rows(const Problem& p) {
 // thread.
 BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   constexpr int64_t kMin = 64, kMany = 4;
-  const BlockSize most = PanelProduct::largest(kind);
+  const BlockSize most =
+      kind == WordKind::bf16_amx ? largest_amx_block(p.k) : PanelProduct::largest(kind);
   const int64_t m = most_rows(p);
   int64_t rows = ceil_div(m, most.m), cols = ceil_div(p.n, most.n);
   for (;;) {
@@ -353,9 +333,14 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   }
 }
 
+// With so few rows most of the time goes into packing, and each panel is used while it is in the L1
+// cache.
+constexpr int64_t kFewAmxRows = 64;
+
 void run(const Problem& p, const Block& block, WordKind kind) {
   if (block.depth == 0) return store_zeros(p, block);
   if (in_double(p)) return run_double(p, block);
+  if (kind == WordKind::bf16_amx && block.m > kFewAmxRows) return amx_block(p, block);
   PanelProduct(p, block, kind).run();
 }
 
