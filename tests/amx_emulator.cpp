@@ -202,7 +202,10 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
 }
 
 bool emulate() {
-  if (!__builtin_cpu_supports("avx512f")) return false;
+  // Operands are packed with these, which every processor with AMX has.
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512vbmi"))
+    return false;
   struct sigaction action = {};
   action.sa_sigaction = on_illegal_instruction;
   action.sa_flags = SA_SIGINFO;

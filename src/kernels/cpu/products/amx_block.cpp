@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/rows_ahead.h"
-#include "kernels/cpu/thread_buffer.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/products/amx_strip.h"
@@ -16,10 +15,7 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// A packed depth of b fills 787 KB of the L2 cache. Sums of a block that is cut in several depths
-// take as much; those of a single depth only the rows of a strip.
-constexpr int64_t kBlockColumns = 384, kPartRows = 512, kBlockRows = 1024;
-constexpr int64_t kSumStride = kBlockColumns + 16;
+constexpr int64_t kSumStride = kAmxColumns + 16;
 
 // Words of a part if `words` are divided into as few similar parts of up to `most` as possible, in
 // multiples of a tile's words.
@@ -29,40 +25,30 @@ int64_t part_words(int64_t words, int64_t most) {
 
 }  // namespace
 
-BlockSize largest_amx_block(int64_t elements) {
-  return {words(WordKind::bf16_amx, elements) <= kAmxDepth ? kBlockRows : kPartRows, kBlockColumns};
-}
-int64_t amx_column_bytes() { return kBlockColumns / kPanel * kAmxPanelWords * 4; }
-int64_t amx_sum_bytes() { return kPartRows * kSumStride * 4; }
-
 #if defined(__x86_64__)
 
 namespace {
 
-// Processes one depth of k at a time: packs the columns of b once, and for each strip of 32 rows of
-// a one slice after the other, which stays in the L1 cache while the panels of b pass by from the
-// L2 cache. The sums of the strip stay in the L1 and L2 cache.
+// Processes one part of k at a time. The columns of b are packed for it once and stay in the L2
+// cache. Each strip of 32 rows of a is multiplied with them one slice of the part after the other;
+// the slice stays in the L1 cache while the panels of b pass by. The sums of one strip are in
+// cache, those of the whole block are only kept if k has several parts.
 class AmxBlock {
  public:
   AmxBlock(const Problem& p, const Block& block)
-      : p_(p),
-        block_(block),
-        rows_(reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kAmxRowBytes))),
-        panels_(reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, amx_column_bytes()))),
-        sums_(reinterpret_cast<float*>(thread_buffer(Slot::c, amx_sum_bytes()))) {
-    MG_ASSERT(block.n <= kBlockColumns);
+      : p_(p), block_(block), buffers_(product_buffers()) {
+    MG_ASSERT(block.m <= kAmxRows && block.n <= kAmxColumns);
   }
 
   void run() {
     const int64_t depth = 2 * part_words(words(WordKind::bf16_amx, block_.depth), kAmxDepth);
     const bool one = depth >= block_.depth;
-    MG_ASSERT(one || block_.m <= kPartRows);
     for (int64_t k = 0; k < block_.depth; k += depth) {
       const Range part{k, std::min(k + depth, block_.depth)};
       pack_columns(part);
       for (int64_t i = 0; i < block_.m; i += kAmxStrip) {
         const Block strip = rows_from(i);
-        float* sums = sums_ + (one ? 0 : i * kSumStride);
+        float* sums = buffers_.sums + (one ? 0 : i * kSumStride);
         multiply(strip, part, sums);
         if (part.end == block_.depth) store(strip, sums);
       }
@@ -82,21 +68,30 @@ class AmxBlock {
     const MatrixRows from{b, p_.ldb, p_.in};
     const int64_t depth = part.size();
     if (!p_.transpose_b) {
-      return rows_to_panels(WordKind::bf16_amx, from, depth, round_up(depth, int64_t{2}), block_.n,
-                            kAmxPanelWords, panels_);
+      return pairs_to_panels(from, depth, block_.n, kAmxPanelWords, buffers_.panels);
     }
     const int64_t panel_bytes = kPanel * p_.ldb * 2;
     for (int64_t j = 0; j < block_.n; j += kPanel, b += panel_bytes) {
       const bool ahead = j + 2 * kPanel <= block_.n;
       pairs_to_panel({b, p_.ldb, p_.in}, std::min(kPanel, block_.n - j), depth,
-                     ahead ? b + panel_bytes : nullptr, panels_ + j / kPanel * kAmxPanelWords);
+                     ahead ? b + panel_bytes : nullptr,
+                     buffers_.panels + j / kPanel * kAmxPanelWords);
     }
   }
 
   void pack_rows(const Block& strip, const Range& slice) {
     const MatrixRows from{a_at(p_, strip, slice.begin), p_.lda, p_.in};
-    p_.transpose_a ? columns_to_tiles(from, slice.size(), strip.m, rows_)
-                   : rows_to_tiles(from, strip.m, slice.size(), rows_);
+    p_.transpose_a ? columns_to_tiles(from, slice.size(), strip.m, buffers_.rows)
+                   : rows_to_tiles(from, strip.m, slice.size(), buffers_.rows);
+  }
+
+  // True if tiles can be loaded from rows of a in place: whole words of whole tiles, at cache
+  // lines, and rows that do not share a few sets of the L1 cache.
+  bool lies_well(const Block& strip, const Range& slice) const {
+    constexpr int64_t kElements = 32, kSets = 64;  // elements of a line, sets of a page
+    if (p_.transpose_a || slice.size() % kElements != 0 || p_.lda % kElements != 0) return false;
+    if (p_.lda / kElements % (kSets / 2) == 0) return false;
+    return reinterpret_cast<uintptr_t>(a_at(p_, strip, slice.begin)) % 64 == 0;
   }
 
   // Rows of a that the strip reads.
@@ -114,28 +109,29 @@ class AmxBlock {
   // Prefetches the next strip of a meanwhile, and the results before they are stored.
   void multiply(const Block& strip, const Range& part, float* sums) {
     const int64_t panels = ceil_div(block_.n, kPanel);
-    const Block next = rows_from(strip.i - block_.i + kAmxStrip);
     const int64_t step = 2 * part_words(words(WordKind::bf16_amx, part.size()), kAmxSlice);
+    const int64_t steps = panels * std::max<int64_t>(1, part.size() / 32);
+    RowsAhead rows = rows_of(rows_from(strip.i - block_.i + kAmxStrip), part);
+    RowsAhead results = part.end == block_.depth ? results_of(strip) : RowsAhead();
+    const int64_t share = ceil_div(rows.all(), steps),
+                  result_share = ceil_div(results.all(), steps);
     for (int64_t k = part.begin; k < part.end; k += step) {
       const Range slice{k, std::min(k + step, part.end)};
-      pack_rows(strip, slice);
-      RowsAhead rows = rows_of(next, slice);
-      RowsAhead results = slice.end == block_.depth ? results_of(strip) : RowsAhead();
-      const int64_t share = ceil_div(rows.all(), panels),
-                    result_share = ceil_div(results.all(), panels);
-      amx::multiply_words<true>({.a = rows_,
-                                 .a_row = 16,
-                                 .a_below = 256,
-                                 .a_step = kAmxStepWords,
+      const bool in_place = lies_well(strip, slice);
+      if (!in_place) pack_rows(strip, slice);
+      const auto* there = reinterpret_cast<const uint32_t*>(a_at(p_, strip, slice.begin));
+      amx::multiply_words<true>({.a = in_place ? there : buffers_.rows,
+                                 .a_row = in_place ? p_.lda / 2 : 16,
+                                 .a_below = in_place ? 8 * p_.lda : 256,
+                                 .a_step = in_place ? 16 : kAmxStepWords,
                                  .steps = 0,
-                                 .b = panels_ + (k - part.begin) / 2 * kPanel,
+                                 .b = buffers_.panels + (k - part.begin) / 2 * kPanel,
                                  .panel = kAmxPanelWords,
                                  .c = sums,
                                  .ldc = kSumStride,
                                  .n = round_up(block_.n, kPanel),
                                  .accumulate = k > 0},
-                                strip.m, words(WordKind::bf16_amx, slice.size()), tiles_,
-                                [&](int64_t) {
+                                strip.m, words(WordKind::bf16_amx, slice.size()), tiles_, [&] {
                                   rows.lines(share);
                                   results.lines(result_share);
                                 });
@@ -157,8 +153,7 @@ class AmxBlock {
 
   const Problem& p_;
   const Block& block_;
-  uint32_t *rows_, *panels_;
-  float* sums_;
+  const ProductBuffers buffers_;
   amx::Tiles tiles_;
 };
 

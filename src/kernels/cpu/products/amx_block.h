@@ -7,22 +7,20 @@
 
 namespace megatron::kernels::cpu {
 
-// Most words of k for which columns of b are packed at a time, and of those most that a strip of a
-// is packed and multiplied for at a time.
-inline constexpr int64_t kAmxDepth = 512, kAmxSlice = 256;
+// Most words of k for which columns of b are packed at a time (590 KB of the L2 cache), and of
+// those most for which a strip of a is packed and multiplied at a time (32 KB of the L1 cache).
+inline constexpr int64_t kAmxDepth = 384, kAmxSlice = 256;
 // Words from one packed panel to the next: padded by a cache line, since addresses a multiple of
 // 4 KB apart map to the same cache sets.
 inline constexpr int64_t kAmxPanelWords = kAmxDepth * kPanel + 16;
 
-// Largest block of a sum over `elements`.
-BlockSize largest_amx_block(int64_t elements);
+// Bytes of a thread's buffers for packed rows, packed columns and sums.
+inline constexpr int64_t kAmxRowBytes = kAmxSlice / 16 * kAmxStepWords * 4,
+                         kAmxColumnBytes = kAmxColumns / kPanel * kAmxPanelWords * 4,
+                         kAmxSumBytes = kAmxRows * (kAmxColumns + 16) * 4;
 
-// Bytes of the thread's buffers for packed rows and columns, and for sums.
-inline constexpr int64_t kAmxRowBytes = kAmxSlice / 16 * kAmxStepWords * 4;
-int64_t amx_column_bytes();
-int64_t amx_sum_bytes();
-
-// Computes the block. The processor must have AMX (kernels/cpu/products/bf16_products.h).
+// Computes a block of at most kAmxRows rows and kAmxColumns columns. The processor must have AMX
+// (kernels/cpu/products/bf16_products.h).
 void amx_block(const Problem& problem, const Block& block);
 
 }  // namespace megatron::kernels::cpu

@@ -1,8 +1,10 @@
 #include "kernels/cpu/products/amx_pack.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/cpu/products/transpose16.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -15,7 +17,7 @@ namespace megatron::kernels::cpu {
 
 #if defined(__x86_64__)
 
-#define MG_AVX512 gnu::target("avx512f,avx512bw")
+#define MG_AVX512 gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")
 
 namespace {
 
@@ -153,6 +155,46 @@ template <int kHigh>
   }
 }
 
+[[MG_AVX512]] void pairs_to_panels(const MatrixRows& from, int64_t rows, int64_t columns,
+                                   int64_t panel, uint32_t* out) {
+  // Bytes of the even row are followed by those of the odd one in a vector.
+  alignas(64) static constexpr auto kPlaces = [] {
+    std::array<uint8_t, 64> places{};
+    for (size_t i = 0; i < 64; ++i)
+      places[i] = static_cast<uint8_t>(i / 4 * 2 + i % 2 + i % 4 / 2 * 32);
+    return places;
+  }();
+  constexpr int64_t kRowsAhead = 8;
+  const __m512i places = _mm512_load_si512(kPlaces.data());
+  const int64_t stride = from.stride * 2, lines = ceil_div(columns * 2, kTileBytes);
+  RowsAhead ahead(from.base + kRowsAhead * stride, rows - kRowsAhead, columns * 2, stride);
+  for (int64_t r = 0; r < rows; r += 2, out += kPanel) {
+    const auto* even = reinterpret_cast<const uint16_t*>(from.base + r * stride);
+    const auto* odd = reinterpret_cast<const uint16_t*>(from.base + (r + 1) * stride);
+    const bool both = r + 1 < rows;
+    ahead.lines(2 * lines);
+    const auto put_pairs =
+        [&](int64_t j, __m256i low, __m256i high)
+            __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))) {
+              const __m512i both_rows =
+                  _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(low), high, 1);
+              _mm512_storeu_si512(out + j / kPanel * panel + j % kPanel,
+                                  _mm512_maskz_permutexvar_epi8(~uint64_t{0}, places, both_rows));
+            };
+    int64_t j = 0;
+    for (; both && j + kTileWords <= columns; j += kTileWords) {
+      put_pairs(j, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + j)),
+                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + j)));
+    }
+    for (; j < round_up(columns, kPanel); j += kTileWords) {
+      const int64_t left = std::clamp<int64_t>(columns - j, 0, kTileWords);
+      const auto held = static_cast<__mmask16>((1u << left) - 1);
+      put_pairs(j, _mm256_maskz_loadu_epi16(held, even + j),
+                _mm256_maskz_loadu_epi16(both ? held : __mmask16{0}, odd + j));
+    }
+  }
+}
+
 #undef MG_AVX512
 
 #else
@@ -162,6 +204,7 @@ void columns_to_tiles(const MatrixRows&, int64_t, int64_t, uint32_t*) { MG_ASSER
 void pairs_to_panel(const MatrixRows&, int64_t, int64_t, const std::byte*, uint32_t*) {
   MG_ASSERT(false);
 }
+void pairs_to_panels(const MatrixRows&, int64_t, int64_t, int64_t, uint32_t*) { MG_ASSERT(false); }
 
 #endif
 

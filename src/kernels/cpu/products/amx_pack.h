@@ -18,6 +18,10 @@ void rows_to_tiles(const MatrixRows& from, int64_t rows, int64_t elements, uint3
 // row i of the strip is column i of the matrix.
 void columns_to_tiles(const MatrixRows& from, int64_t rows, int64_t columns, uint32_t* out);
 
+// rows_to_panels (kernels/cpu/products/panels.h) for pairs of bf16, up to an even number of rows.
+void pairs_to_panels(const MatrixRows& from, int64_t rows, int64_t columns, int64_t panel,
+                     uint32_t* out);
+
 // transpose_to_panel (kernels/cpu/products/panels.h) for pairs of bf16.
 void pairs_to_panel(const MatrixRows& from, int64_t rows, int64_t elements, const std::byte* next,
                     uint32_t* out);

@@ -68,7 +68,7 @@ void tile_product_amx(const TileProduct& p) {
       strip.a_row = kAmxTurnedWords;
       strip.a_below = kRows * kAmxTurnedWords;
     }
-    amx::multiply_words<false>(strip, rows, p.k, tiles, [](int64_t) {});
+    amx::multiply_words<false>(strip, rows, p.k, tiles, [] {});
   }
 }
 

@@ -79,15 +79,16 @@ class StripProduct {
         c_stride_(strip.ldc * 4),
         below_(kRows * strip.ldc) {}
 
-  // Calls meanwhile(panel) once for each panel, to prefetch memory.
+  // Calls meanwhile() at every step, to prefetch memory.
   template <class F>
   void run(F meanwhile) {
     const int64_t ahead = s_.accumulate && s_.steps >= kLong ? kRows * 2 / (s_.steps - 1) + 1 : 0;
     for (int64_t j = 0; j < s_.n; j += kPanel) {
       begin(j, s_.b + j / kPanel * s_.panel);
-      meanwhile(j / kPanel);
+      meanwhile();
       for (int64_t step = 1; step < s_.steps; ++step) {
         prefetch_sums(j + kPanel, (step - 1) * ahead, ahead);
+        meanwhile();
         multiply_step();
       }
     }
@@ -183,7 +184,7 @@ void multiply_words(Strip strip, int64_t rows, int64_t words, Tiles& tiles, F me
   };
   const int64_t whole = words / kRowWords, left = words % kRowWords;
   if (whole > 0) run(whole, kRowWords, meanwhile);
-  if (left > 0) run(1, left, [](int64_t) {});
+  if (left > 0) run(1, left, [] {});
 }
 
 }  // namespace megatron::kernels::cpu::amx

@@ -31,4 +31,12 @@ inline const std::byte* bias_at(const Problem& p, const Block& block) {
   return p.bias + (block.g * p.batch_bias + block.j) * size_of(p.bias_type);
 }
 
+// The calling thread's buffers for packed rows, packed columns and sums. They are large enough for
+// a block of any kind, so that they do not grow when the first product of another kind runs.
+struct ProductBuffers {
+  uint32_t *rows, *panels;
+  float* sums;
+};
+ProductBuffers product_buffers();
+
 }  // namespace megatron::kernels::cpu

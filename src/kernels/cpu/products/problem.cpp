@@ -68,13 +68,10 @@ class PanelProduct {
         group_(kGroup / strip_ * strip_),
         few_(block.m <= group_),
         stride_(largest(kind).n + 16) {
-    // Sized for every kind, so that the buffers do not grow when the first product of another kind
-    // runs.
-    static_assert(kAmxRowBytes <= kGroup * kDepth * 4);
-    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * (kMaxColumns + 16) * 4));
-    rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ = reinterpret_cast<uint32_t*>(thread_buffer(
-        Slot::b, std::max(kMaxColumns / kPanel * kPanelWords * 4, amx_column_bytes())));
+    const ProductBuffers buffers = product_buffers();
+    sums_ = buffers.sums;
+    rows_ = buffers.rows;
+    panels_ = buffers.panels;
   }
 
   void run() {
@@ -235,6 +232,8 @@ class PanelProduct {
                 .out_type = p_.result});
   }
 
+  friend ProductBuffers megatron::kernels::cpu::product_buffers();
+
   const Problem& p_;
   const Block& block_;
   WordKind kind_;
@@ -318,8 +317,7 @@ int64_t most_rows(const Problem& p) {
 // thread.
 BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   constexpr int64_t kMin = 64, kMany = 4;
-  const BlockSize most =
-      kind == WordKind::bf16_amx ? largest_amx_block(p.k) : PanelProduct::largest(kind);
+  const BlockSize most = PanelProduct::largest(kind);
   const int64_t m = most_rows(p);
   int64_t rows = ceil_div(m, most.m), cols = ceil_div(p.n, most.n);
   for (;;) {
@@ -345,6 +343,18 @@ void run(const Problem& p, const Block& block, WordKind kind) {
 }
 
 }  // namespace
+
+ProductBuffers product_buffers() {
+  constexpr int64_t kRows = PanelProduct::kGroup * PanelProduct::kDepth * 4,
+                    kColumns = kMaxColumns / kPanel * PanelProduct::kPanelWords * 4,
+                    kSums = kMaxRows * (kMaxColumns + 16) * 4;
+  const auto words = [](Slot slot, int64_t bytes) {
+    return reinterpret_cast<uint32_t*>(thread_buffer(slot, bytes));
+  };
+  return {.rows = words(Slot::a, std::max(kRows, kAmxRowBytes)),
+          .panels = words(Slot::b, std::max(kColumns, kAmxColumnBytes)),
+          .sums = reinterpret_cast<float*>(words(Slot::c, std::max(kSums, kAmxSumBytes)))};
+}
 
 void compute(const Problem& p, Stream& stream) {
   if (p.batch * most_rows(p) * p.n == 0) return;
