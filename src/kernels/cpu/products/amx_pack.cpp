@@ -195,9 +195,25 @@ template <int kHigh>
   }
 }
 
+[[MG_AVX512]] void transpose_sums(const float* from, int64_t from_stride, int64_t rows,
+                                  int64_t columns, float* to, int64_t to_stride) {
+  for (int64_t i = 0; i < rows; i += kTileRows) {
+    for (int64_t j = 0; j < columns; j += kTileRows) {
+      Vector t[16];
+      for (int64_t r = 0; r < 16; ++r)
+        t[r] = reinterpret_cast<Vector>(_mm512_loadu_ps(from + (i + r) * from_stride + j));
+      avx512::transpose16(t);
+      for (int64_t r = 0; r < 16; ++r)
+        _mm512_storeu_ps(to + (j + r) * to_stride + i, reinterpret_cast<__m512>(t[r]));
+    }
+  }
+}
+
 #undef MG_AVX512
 
 #else
+
+void transpose_sums(const float*, int64_t, int64_t, int64_t, float*, int64_t) { MG_ASSERT(false); }
 
 void rows_to_tiles(const MatrixRows&, int64_t, int64_t, uint32_t*) { MG_ASSERT(false); }
 void columns_to_tiles(const MatrixRows&, int64_t, int64_t, uint32_t*) { MG_ASSERT(false); }

@@ -26,4 +26,9 @@ void pairs_to_panels(const MatrixRows& from, int64_t rows, int64_t columns, int6
 void pairs_to_panel(const MatrixRows& from, int64_t rows, int64_t elements, const std::byte* next,
                     uint32_t* out);
 
+// to[j * to_stride + i] = from[i * from_stride + j] for up to multiples of 16 rows and columns,
+// which both matrices must have room for.
+void transpose_sums(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
+                    float* to, int64_t to_stride);
+
 }  // namespace megatron::kernels::cpu

@@ -4,6 +4,7 @@
 
 #include "base/divide.h"
 #include "kernels/cpu/products/amx_block.h"
+#include "kernels/cpu/products/amx_few_rows.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
 #include "kernels/cpu/products/block.h"
@@ -331,14 +332,16 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   }
 }
 
-// With so few rows most of the time goes into packing, and each panel is used while it is in the L1
-// cache.
+// Other products with so few rows are packed panel by panel.
 constexpr int64_t kFewAmxRows = 64;
 
 void run(const Problem& p, const Block& block, WordKind kind) {
   if (block.depth == 0) return store_zeros(p, block);
   if (in_double(p)) return run_double(p, block);
-  if (kind == WordKind::bf16_amx && block.m > kFewAmxRows) return amx_block(p, block);
+  if (kind == WordKind::bf16_amx && block.m > kFewRows) {
+    if (takes_amx_few_rows(p, block)) return amx_few_rows_block(p, block);
+    if (block.m > kFewAmxRows) return amx_block(p, block);
+  }
   PanelProduct(p, block, kind).run();
 }
 
