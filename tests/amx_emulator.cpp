@@ -132,10 +132,11 @@ class Instruction {
       state = State();
     } else if (opcode == 0x49 && prefix == 3 && !in_memory) {
       state.at(tile).clear();
-    } else if (opcode == 0x4b && in_memory && (prefix == 3 || prefix == 2)) {
+    } else if (opcode == 0x4b && in_memory && prefix != 0) {
       if ((at_[4] & 7) != 4) refuse("tiles want an address with an index");
       uint8_t* const place = address();
-      prefix == 3 ? load(state.at(tile), place, stride_) : store(state.at(tile), place, stride_);
+      // TILELOADD, TILELOADDT1 or TILESTORED.
+      prefix == 2 ? store(state.at(tile), place, stride_) : load(state.at(tile), place, stride_);
     } else if (opcode == 0x5c && prefix == 2 && !in_memory) {
       multiply(state.at(tile), state.at(at_[4] & 7), state.at(~at_[2] >> 3 & 15));
     } else {
@@ -201,7 +202,10 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
 }
 
 bool emulate() {
-  if (!__builtin_cpu_supports("avx512f")) return false;
+  // Operands are packed with these, which every processor with AMX has.
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512vbmi"))
+    return false;
   struct sigaction action = {};
   action.sa_sigaction = on_illegal_instruction;
   action.sa_flags = SA_SIGINFO;

@@ -42,6 +42,15 @@ inline void load(const void* from, int64_t stride_bytes) {
                : "r"(from), "r"(stride_bytes), "i"(kTile)
                : "memory");
 }
+// The same with a hint that keeps the lines out of the L1 cache. A tile that is used once then
+// displaces nothing there.
+template <int kTile>
+inline void load_once(const void* from, int64_t stride_bytes) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(from), "r"(stride_bytes), "i"(kTile)
+               : "memory");
+}
 template <int kTile>
 inline void store(void* to, int64_t stride_bytes) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)"

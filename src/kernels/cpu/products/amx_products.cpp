@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "kernels/cpu/products/amx.h"
+#include "kernels/cpu/products/amx_strip.h"
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/products/transpose16.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -15,122 +15,15 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
+using amx::kColumns0;
 using amx::kRows;
+using amx::kRows0;
+using amx::kRows1;
 using amx::kRowWords;
+using amx::kSums00;
+using amx::kSums10;
+using amx::Tiles;
 using avx512::Vector;
-
-// Use of the eight tiles: sums of two tiles of rows by two of columns, and their operands.
-constexpr int kSums00 = 0, kSums01 = 1, kSums10 = 2, kSums11 = 3;
-constexpr int kRows0 = 4, kRows1 = 5, kColumns0 = 6, kColumns1 = 7;
-
-// Tile configuration of a call, loaded again only if a shape changes. Rows of the second operand:
-// `words`.
-class Tiles {
- public:
-  Tiles() = default;
-  Tiles(const Tiles&) = delete;
-  ~Tiles() {
-    if (rows_ > 0) amx::release();
-  }
-
-  // Configures products of up to 16 `rows` rows of `words` words with two tiles of `columns`
-  // columns.
-  void shape(int64_t rows, int64_t words, int64_t columns = kRows) {
-    if (rows == rows_ && words == words_ && columns == columns_) return;
-    rows_ = rows;
-    words_ = words;
-    columns_ = columns;
-    const int64_t first = std::min(rows, kRows), second = rows - first;
-    amx::Shapes shapes;
-    shapes.set(kSums00, first, columns);
-    shapes.set(kSums01, first, columns);
-    shapes.set(kSums10, second, columns);
-    shapes.set(kSums11, second, columns);
-    shapes.set(kRows0, first, words);
-    shapes.set(kRows1, second, words);
-    shapes.set(kColumns0, words, columns);
-    shapes.set(kColumns1, words, columns);
-    amx::configure(shapes);
-  }
-
- private:
-  int64_t rows_ = 0, words_ = 0, columns_ = 0;
-};
-
-// Up to kAmxStrip rows of a, and how they are summed.
-struct Strip {
-  const uint32_t* a;
-  int64_t a_row;
-  int64_t steps;  // steps of 16 words, or a single shorter one
-  const uint32_t* b;
-  float* c;
-  bool accumulate;
-};
-
-// Multiplies a strip of more than 16 rows (kTwo) or fewer with all panels of b.
-template <bool kTwo>
-void multiply_strip(const TileProduct& p, const Strip& strip) {
-  constexpr int64_t kPanelRow = kPanel * 4;
-  const int64_t a_stride = strip.a_row * 4, c_stride = p.ldc * 4, steps = strip.steps;
-  for (int64_t j = 0; j < p.n; j += kPanel) {
-    float* const c = strip.c + j;
-    float* const below = c + kRows * p.ldc;
-    if (strip.accumulate) {
-      amx::load<kSums00>(c, c_stride);
-      amx::load<kSums01>(c + kRows, c_stride);
-      if constexpr (kTwo) {
-        amx::load<kSums10>(below, c_stride);
-        amx::load<kSums11>(below + kRows, c_stride);
-      }
-    } else {
-      amx::zero<kSums00>();
-      amx::zero<kSums01>();
-      if constexpr (kTwo) {
-        amx::zero<kSums10>();
-        amx::zero<kSums11>();
-      }
-    }
-    const uint32_t *a = strip.a, *a_below = a + kRows * strip.a_row;
-    const uint32_t *b = strip.b + j / kPanel * p.panel, *b_right = b + kRows;
-    for (int64_t step = 0; step < steps; ++step) {
-      amx::load<kColumns0>(b, kPanelRow);
-      amx::load<kRows0>(a, a_stride);
-      amx::multiply<kSums00, kRows0, kColumns0>();
-      amx::load<kColumns1>(b_right, kPanelRow);
-      amx::multiply<kSums01, kRows0, kColumns1>();
-      if constexpr (kTwo) {
-        amx::load<kRows1>(a_below, a_stride);
-        amx::multiply<kSums10, kRows1, kColumns0>();
-        amx::multiply<kSums11, kRows1, kColumns1>();
-      }
-      a += kRowWords;
-      a_below += kRowWords;
-      b += kRowWords * kPanel;
-      b_right += kRowWords * kPanel;
-    }
-    amx::store<kSums00>(c, c_stride);
-    amx::store<kSums01>(c + kRows, c_stride);
-    if constexpr (kTwo) {
-      amx::store<kSums10>(below, c_stride);
-      amx::store<kSums11>(below + kRows, c_stride);
-    }
-  }
-}
-
-// Multiplies words [begin, begin + words) of a strip: whole steps, then the remainder.
-void multiply_words(const TileProduct& p, Strip strip, int64_t rows, int64_t words, Tiles& tiles) {
-  const int64_t whole = words / kRowWords, left = words % kRowWords;
-  const auto run = [&](int64_t steps, int64_t step_words) {
-    strip.steps = steps;
-    tiles.shape(rows, step_words);
-    rows > kRows ? multiply_strip<true>(p, strip) : multiply_strip<false>(p, strip);
-    strip.a += steps * kRowWords;
-    strip.b += steps * kRowWords * kPanel;
-    strip.accumulate = true;
-  };
-  if (whole > 0) run(whole, kRowWords);
-  if (left > 0) run(1, left);
-}
 
 // out[r * kAmxTurnedWords + l] = word l of row r; 0 up to a multiple of 16 words.
 [[gnu::target("avx512f")]] void turn_rows(const uint32_t* a, int64_t a_step, int64_t rows,
@@ -156,22 +49,26 @@ void tile_product_amx(const TileProduct& p) {
   Tiles tiles;
   for (int64_t i = 0; i < p.m; i += kAmxStrip) {
     const int64_t rows = std::min(kAmxStrip, p.m - i);
-    Strip strip{.a = p.a + i * p.a_row,
-                .a_row = p.a_row,
-                .steps = 0,
-                .b = p.b,
-                .c = p.c + i * p.ldc,
-                .accumulate = p.accumulate};
-    if (p.a_step == 1) {
-      multiply_words(p, strip, rows, p.k, tiles);
-      continue;
-    }
-    MG_ASSERT(p.a_row == 1 && p.k <= kAmxTurnedWords);
+    amx::Strip strip{.a = p.a + i * p.a_row,
+                     .a_row = p.a_row,
+                     .a_below = kRows * p.a_row,
+                     .a_step = kRowWords,
+                     .steps = 0,
+                     .b = p.b,
+                     .panel = p.panel,
+                     .c = p.c + i * p.ldc,
+                     .ldc = p.ldc,
+                     .n = p.n,
+                     .accumulate = p.accumulate};
     alignas(64) uint32_t turned[kAmxStrip * kAmxTurnedWords];
-    turn_rows(strip.a, p.a_step, rows, p.k, turned);
-    strip.a = turned;
-    strip.a_row = kAmxTurnedWords;
-    multiply_words(p, strip, rows, p.k, tiles);
+    if (p.a_step != 1) {
+      MG_ASSERT(p.a_row == 1 && p.k <= kAmxTurnedWords);
+      turn_rows(strip.a, p.a_step, rows, p.k, turned);
+      strip.a = turned;
+      strip.a_row = kAmxTurnedWords;
+      strip.a_below = kRows * kAmxTurnedWords;
+    }
+    amx::multiply_words<false>(strip, rows, p.k, tiles, [] {});
   }
 }
 

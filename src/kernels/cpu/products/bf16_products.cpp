@@ -22,6 +22,10 @@ bool has_tiles() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTile) == 0)
     return false;
+  // Operands are packed with these, which every processor with AMX has.
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512vbmi"))
+    return false;
   if (!__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) || a < 1) return false;
   if (!__get_cpuid_count(0x1d, 1, &a, &b, &c, &d)) return false;
   const unsigned row_bytes = b & 0xffff, tiles = b >> 16, rows = c & 0xffff;

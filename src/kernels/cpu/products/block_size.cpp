@@ -7,7 +7,7 @@
 namespace megatron::kernels::cpu {
 
 BlockSize largest_block(WordKind kind, int64_t cache) {
-  if (kind == WordKind::bf16_amx) return {512, 384};
+  if (kind == WordKind::bf16_amx) return {kAmxRows, kAmxColumns};
   constexpr int64_t kColumnBytes = kSliceWords * 4, kStep = 6 * kPanel;
   const int64_t columns = cache / 8 * 3 / kColumnBytes / kStep * kStep;
   const int64_t strip = tile_strip(kind);

@@ -15,10 +15,11 @@ struct BlockSize {
 inline constexpr int64_t kSliceWords = 128;
 // Upper bounds of block sizes on any processor.
 inline constexpr int64_t kMaxRows = 1024, kMaxColumns = 768;
+// Block with AMX, whose columns are packed over more of k (kernels/cpu/products/amx_block.h).
+inline constexpr int64_t kAmxRows = 1024, kAmxColumns = 384;
 
 // cache: bytes of the L2 cache. A slice of b in panels occupies at most 3/8 of it; rows of a and of
-// sums pass through the rest. With AMX a slice takes so little time that its sums must also fit the
-// L2 cache, and so must those of a second thread that shares it.
+// sums pass through the rest. All processors with AMX have an L2 cache of 2 MB.
 BlockSize largest_block(WordKind kind, int64_t cache);
 
 // Bytes of the L2 cache; 1 MiB if the operating system does not report it.

@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "base/divide.h"
+#include "kernels/cpu/products/amx_block.h"
+#include "kernels/cpu/products/amx_few_rows.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/block.h"
 #include "kernels/cpu/products/block_size.h"
 #include "kernels/cpu/products/double_product.h"
 #include "kernels/cpu/products/few_rows.h"
@@ -15,30 +18,6 @@
 namespace megatron::kernels::cpu {
 
 namespace {
-
-// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product
-// `g`, a sum over [k, k + depth).
-struct Block {
-  int64_t g, i, j, m, n, k, depth;
-};
-
-const std::byte* a_at(const Problem& p, const Block& block, int64_t k) {
-  k += block.k;
-  const int64_t offset = p.transpose_a ? k * p.lda + block.i : block.i * p.lda + k;
-  return p.a + (block.g * p.batch_a + offset) * size_of(p.in);
-}
-const std::byte* b_at(const Problem& p, const Block& block, int64_t k) {
-  k += block.k;
-  const int64_t offset = p.transpose_b ? block.j * p.ldb + k : k * p.ldb + block.j;
-  return p.b + (block.g * p.batch_b + offset) * size_of(p.in);
-}
-std::byte* out_at(const Problem& p, const Block& block) {
-  return p.out + (block.g * p.batch_c + block.i * p.ldc + block.j) * size_of(p.result);
-}
-const std::byte* bias_at(const Problem& p, const Block& block) {
-  if (p.bias == nullptr) return nullptr;
-  return p.bias + (block.g * p.batch_bias + block.j) * size_of(p.bias_type);
-}
 
 double load(const std::byte* p, DType type, int64_t i) {
   if (type == DType::f64) return reinterpret_cast<const double*>(p)[i];
@@ -90,12 +69,10 @@ class PanelProduct {
         group_(kGroup / strip_ * strip_),
         few_(block.m <= group_),
         stride_(largest(kind).n + 16) {
-    // Sized for every kind, so that the buffers do not grow when the first product of another kind
-    // runs.
-    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * (kMaxColumns + 16) * 4));
-    rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ =
-        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
+    const ProductBuffers buffers = product_buffers();
+    sums_ = buffers.sums;
+    rows_ = buffers.rows;
+    panels_ = buffers.panels;
   }
 
   void run() {
@@ -256,6 +233,8 @@ class PanelProduct {
                 .out_type = p_.result});
   }
 
+  friend ProductBuffers megatron::kernels::cpu::product_buffers();
+
   const Problem& p_;
   const Block& block_;
   WordKind kind_;
@@ -353,13 +332,32 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   }
 }
 
+// Other products with so few rows are packed panel by panel.
+constexpr int64_t kFewAmxRows = 64;
+
 void run(const Problem& p, const Block& block, WordKind kind) {
   if (block.depth == 0) return store_zeros(p, block);
   if (in_double(p)) return run_double(p, block);
+  if (kind == WordKind::bf16_amx && block.m > kFewRows) {
+    if (takes_amx_few_rows(p, block)) return amx_few_rows_block(p, block);
+    if (block.m > kFewAmxRows) return amx_block(p, block);
+  }
   PanelProduct(p, block, kind).run();
 }
 
 }  // namespace
+
+ProductBuffers product_buffers() {
+  constexpr int64_t kRows = PanelProduct::kGroup * PanelProduct::kDepth * 4,
+                    kColumns = kMaxColumns / kPanel * PanelProduct::kPanelWords * 4,
+                    kSums = kMaxRows * (kMaxColumns + 16) * 4;
+  const auto words = [](Slot slot, int64_t bytes) {
+    return reinterpret_cast<uint32_t*>(thread_buffer(slot, bytes));
+  };
+  return {.rows = words(Slot::a, std::max(kRows, kAmxRowBytes)),
+          .panels = words(Slot::b, std::max(kColumns, kAmxColumnBytes)),
+          .sums = reinterpret_cast<float*>(words(Slot::c, std::max(kSums, kAmxSumBytes)))};
+}
 
 void compute(const Problem& p, Stream& stream) {
   if (p.batch * most_rows(p) * p.n == 0) return;
