@@ -1,12 +1,16 @@
 // `megatron token-classification` and `megatron question-answering` train heads of tokens.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
+#include "base/files.h"
 #include "base/json.h"
+#include "checkpoint/safetensors.h"
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "models/model.h"
 #include "text.h"
 #include "word_vocabulary.h"
 
@@ -121,6 +125,52 @@ TEST_F(EncoderTasks, QuestionsGetAnswers) {
   EXPECT_GT(found["exact_match"].as_number(), 0.8);
   EXPECT_GE(found["f1"].as_number(), found["exact_match"].as_number());
   same_in_layouts("question-answering", data);
+}
+
+// As PEFT has it, an adapter's directory has the whole head; PEFT 0.21 opens these with our logits.
+TEST_F(EncoderTasks, AdaptersBringTheirHeads) {
+  std::ofstream(place_ / "texts.jsonl") << R"([{"text": "w20 w21", "label": "a"},)"
+                                        << R"( {"text": "w30 w31", "label": "b"}])";
+  struct Kind {
+    std::string name, data, type, saved, head;
+  };
+  for (const Kind& kind : std::initializer_list<Kind>{
+           {"token-classification", "words.jsonl", "TOKEN_CLS", R"(["classifier"])", "classifier"},
+           {"question-answering", "questions.jsonl --doc-stride 2", "QUESTION_ANS",
+            R"(["qa_outputs"])", "qa_outputs"},
+           {"classify", "texts.jsonl", "SEQ_CLS", R"(["classifier", "bert.pooler"])",
+            "classifier"}}) {
+    SCOPED_TRACE(kind.name);
+    const std::string flags =
+        "--lora-rank 4 --train-iters 6 --lr-decay-style constant --data-path " + kind.data +
+        " --save " + kind.name;
+    succeed(command(kind.name, flags));
+    const std::string folder = place_ / (kind.name + "/iter_0000006");
+    const Json adapter = Json::read(folder + "/adapter_config.json");
+    EXPECT_EQ(adapter["task_type"].as_string(), kind.type);
+    EXPECT_EQ(adapter["modules_to_save"].dump(), kind.saved);
+    const checkpoint::SafetensorsFile file(folder + "/adapter_model.safetensors");
+    for (const char* part : {".weight", ".bias"})
+      EXPECT_NE(file.find("base_model.model." + kind.head + part), nullptr) << part;
+    EXPECT_EQ(file.find("base_model.model.bert.pooler.dense.weight") != nullptr,
+              kind.name == "classify");
+    EXPECT_LT(losses(kind.name).back(), losses(kind.name).front());
+    // It resumes with the same bits, and opens by itself.
+    succeed(command(kind.name, flags + "_parts --exit-interval 2"));
+    succeed(command(kind.name, flags + "_parts --load " + kind.name + "_parts"));
+    EXPECT_EQ(read_file(place_ / (kind.name + "_parts/iter_0000006/adapter_model.safetensors")),
+              read_file(folder + "/adapter_model.safetensors"));
+    evaluated(kind.name, kind.data.substr(0, kind.data.find(' ')));
+    // PEFT writes no config.json: the head is known by its name and the task.
+    const std::string peft = place_ / (kind.name + "_peft");
+    std::filesystem::create_directory(peft);
+    for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
+      std::filesystem::copy(folder + name, peft + name);
+    const models::Model named = models::model_from_directory(folder),
+                        unnamed = models::model_from_directory(peft);
+    EXPECT_EQ(unnamed->facts().scored, named->facts().scored);
+    EXPECT_EQ(unnamed->score_labels(), named->score_labels());
+  }
 }
 
 TEST_F(EncoderTasks, ShowWhatIsLearned) {
