@@ -155,7 +155,10 @@ void ModelDirectory::open_adapter() {
   base_path_ = base;
   const std::string config = path_ + "/" + std::string(kConfig);
   const Json* task = adapter.find("task_type");
-  if (task != nullptr && *task == Json("SEQ_CLS") && present(config)) {
+  const bool has_head =
+      task != nullptr &&
+      (*task == Json("SEQ_CLS") || *task == Json("TOKEN_CLS") || *task == Json("QUESTION_ANS"));
+  if (has_head && present(config)) {
     config_ = Json::read(config);
     MG_CHECK(config_.is_object(), "'{}' is not a JSON object", config);
     // A copy of the base's says how the base is stored, which its own config.json has said.

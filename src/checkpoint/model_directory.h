@@ -53,7 +53,7 @@ class ModelDirectory {
   const std::string& path() const { return path_; }
   // config.json, without quantization_config; that of an adapter's base model has
   // adapter_config.json under the key kAdapterConfig. An adapter that brings a head (task_type
-  // SEQ_CLS) may have a config.json of its own, which counts.
+  // SEQ_CLS, TOKEN_CLS, QUESTION_ANS) may have a config.json of its own, which counts.
   const Json& config() const { return config_; }
   bool is_adapter() const { return !base_path_.empty(); }
   // The directory of config.json and, of an adapter that has no tokenizer, of the tokenizer's

@@ -16,6 +16,8 @@ int train(const Arguments& arguments);
 int sft(const Arguments& arguments);
 int reward(const Arguments& arguments);
 int classify(const Arguments& arguments);
+int token_classification(const Arguments& arguments);
+int question_answering(const Arguments& arguments);
 int dpo(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);

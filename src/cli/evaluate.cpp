@@ -16,6 +16,7 @@
 #include "tasks/task_evaluation.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
+#include "training/encoder_evaluation.h"
 #include "training/engine_comparison.h"
 #include "training/evaluation.h"
 #include "training/model_comparison.h"
@@ -222,9 +223,11 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
     MG_CHECK(!field.given || shared || field.name == "input" || field.group == "engine",
              "--{} does not apply to a model with a score head; drop it", field.name);
   }
-  MG_CHECK(!s.text.paths.empty(),
-           "--input FILE... is needed: JSON lines for a model with a score head, with 'text' or "
-           "'messages' and 'label', or for one label with 'chosen' and 'rejected'");
+  MG_CHECK(
+      !s.text.paths.empty(),
+      "--input FILE... is needed: JSON lines for a model with a score head, with 'text' or "
+      "'messages' and 'label', for one label with 'chosen' and 'rejected', for labels of words "
+      "with 'tokens' and 'ner_tags', for answers with 'question', 'context' and 'answers'");
   MG_CHECK(processes.size() == 1,
            "eval of a model with a score head runs in one process, but {}; start it without a "
            "launcher",
@@ -234,7 +237,15 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
       tokenizers::ChatTemplate::load(training::chat_template_directory(loaded.directory));
   const corpus::ChatTokenizer tokenizer(*loaded.tokenizer.tokenizer, chat);
   const training::ScoreFiles files{.paths = s.text.paths, .tokenizer = tokenizer};
-  if (loaded.model->score_labels() == 1) {
+  const models::ScoredTokens scored = loaded.model->facts().scored;
+  if (scored == models::ScoredTokens::each_token) {
+    const auto result =
+        training::evaluate_word_labels(*loaded.stage, loaded.runtime, files, options);
+    fmt::print("{}", json ? result.json().dump(2) + "\n" : result.table());
+  } else if (scored == models::ScoredTokens::span) {
+    const auto result = training::evaluate_answers(*loaded.stage, loaded.runtime, files, options);
+    fmt::print("{}", json ? result.json().dump(2) + "\n" : result.text());
+  } else if (loaded.model->score_labels() == 1) {
     const auto result = training::evaluate_reward(*loaded.stage, loaded.runtime, files, options);
     fmt::print("{}", json ? result.json().dump(2) + "\n" : result.text());
   } else {

@@ -22,12 +22,13 @@ void complete(settings::TrainSettings& s) {
   if (c.save && !c.load) c.load = c.save;
 }
 
-// Which tokens of a text the model of a directory scores, or will with a head of scores.
-models::ScoredTokens scored_tokens(const std::string& directory) {
+// Facts of the model of a directory, with the tokens of a text that it scores, or will with a head
+// of scores.
+models::ModelFacts shown_facts(const std::string& directory) {
   const models::Model model = models::model_from_directory(directory);
-  const models::ModelFacts& facts = model->facts();
-  if (facts.score_labels > 0 || !facts.two_sided) return facts.scored;
-  return models::ScoredTokens::first_token;
+  models::ModelFacts facts = model->facts();
+  if (facts.score_labels == 0 && facts.two_sided) facts.scored = models::ScoredTokens::first_token;
+  return facts;
 }
 
 int show(const settings::TrainSettings& s, int64_t count) {
@@ -40,9 +41,9 @@ int show(const settings::TrainSettings& s, int64_t count) {
            "--show needs examples: give --data-path FILE");
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, s.shape.vocab_size);
   const int64_t length = s.batch.seq_length.value_or(int64_t{1} << 40);
-  const auto scored = directory ? scored_tokens(*directory) : models::ScoredTokens::last_token;
+  const models::ModelFacts facts = directory ? shown_facts(*directory) : models::ModelFacts{};
   fmt::print("{}",
-             corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0, scored));
+             corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0, facts));
   return 0;
 }
 
@@ -140,6 +141,34 @@ int classify(const Arguments& arguments) {
            "and their labels. All other flags are those of megatron train.",
        .data = "files of texts or chats with labels, as JSON lines or JSON arrays",
        .common = {"labels"}},
+      arguments);
+}
+
+int token_classification(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "token-classification",
+       .description =
+           "Trains an encoder to give each word of a text a label, such as the names in it: "
+           "--model DIR gives the encoder, whose output layer a score for each label takes the "
+           "place of, and the tokenizer; --data-path FILE the words and their labels. All other "
+           "flags are those of megatron train.",
+       .data = "files of words with labels (tokens, ner_tags), as JSON lines or JSON arrays",
+       .common = {"labels"}},
+      arguments);
+}
+
+int question_answering(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "question-answering",
+       .description =
+           "Trains an encoder to find the answer to a question in a text: --model DIR gives the "
+           "encoder, whose output layer two scores of each token take the place of (an answer's "
+           "first and last token), and the tokenizer; --data-path FILE the questions. All other "
+           "flags are those of megatron train.",
+       .data =
+           "files of questions with their contexts and answers (question, context, answers), as "
+           "JSON lines or JSON arrays",
+       .common = {"doc-stride"}},
       arguments);
 }
 

@@ -66,6 +66,9 @@ const char* examples_of(const std::string& task) {
   if (task == "sft") return "chats: JSON lines with \"messages\"";
   if (task == "dpo") return "preferences: JSON lines with \"prompt\", \"chosen\" and \"rejected\"";
   if (task == "reward") return "pairs: JSON lines with \"chosen\" and \"rejected\"";
+  if (task == "token-classification") return "words: JSON lines with \"tokens\" and \"ner_tags\"";
+  if (task == "question-answering")
+    return "questions: JSON lines with \"question\", \"context\" and \"answers\"";
   return "texts: JSON lines with \"text\" and \"label\"";
 }
 

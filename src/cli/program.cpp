@@ -28,6 +28,8 @@ constexpr Subcommand kCommands[] = {
     {"dpo", "train a model on preferences between completions", dpo},
     {"reward", "train a model that scores texts, on pairs of which one was preferred", reward},
     {"classify", "train a classifier of texts", classify},
+    {"token-classification", "train an encoder to label the words of texts", token_classification},
+    {"question-answering", "train an encoder to find answers in texts", question_answering},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate},
@@ -171,8 +173,16 @@ std::pair<std::string, int> current_failure() {
 bool met = false;
 
 bool is_of_ranks(const Arguments& arguments) {
-  constexpr std::string_view kOfRanks[] = {"train",    "sft",  "dpo",      "reward",
-                                           "classify", "eval", "generate", "serve"};
+  constexpr std::string_view kOfRanks[] = {"train",
+                                           "sft",
+                                           "dpo",
+                                           "reward",
+                                           "classify",
+                                           "token-classification",
+                                           "question-answering",
+                                           "eval",
+                                           "generate",
+                                           "serve"};
   return !arguments.empty() && std::ranges::find(kOfRanks, arguments[0]) != std::end(kOfRanks);
 }
 

@@ -54,6 +54,12 @@ Model with_adapter(const Model& model, const Json& config, int64_t new_scores) {
   if (new_scores > 0 && model->score_labels() == 0) {
     ScoreHead head;
     for (int64_t i = 0; i < new_scores; ++i) head.label_names.push_back(fmt::format("LABEL_{}", i));
+    const Json* task = adapter->is_object() ? adapter->find("task_type") : nullptr;
+    if (task != nullptr && *task == Json("TOKEN_CLS")) head.scored = ScoredTokens::each_token;
+    if (task != nullptr && *task == Json("QUESTION_ANS")) {
+      head.scored = ScoredTokens::span;
+      if (new_scores == 2) head.label_names = {"start", "end"};
+    }
     const Json* padding = config.find("pad_token_id");
     if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
     return with_adapter(model->with({.score_head = std::move(head)}), config, 0);
@@ -93,11 +99,15 @@ Model model_from_config_json(const Json& config, const std::string& path) {
 }
 
 Model model_of(const checkpoint::ModelDirectory& directory) {
-  // PEFT does not say how many labels the head has that is saved with an adapter.
-  const checkpoint::TensorInfo* head =
-      directory.find(std::string(checkpoint::kAdapterPrefix) + "score.weight");
-  return model_of_config(directory.config(), directory.base_path() + "/config.json",
-                         head == nullptr || head->shape.rank() != 2 ? 0 : head->shape[0]);
+  // PEFT does not say how many labels the head has that is saved with an adapter. These are the
+  // names of heads in transformers' classes.
+  int64_t labels = 0;
+  for (const char* name : {"score", "classifier", "classifier.out_proj", "qa_outputs"}) {
+    const checkpoint::TensorInfo* head =
+        directory.find(std::string(checkpoint::kAdapterPrefix) + name + ".weight");
+    if (head != nullptr && head->shape.rank() == 2) labels = head->shape[0];
+  }
+  return model_of_config(directory.config(), directory.base_path() + "/config.json", labels);
 }
 
 Model model_from_directory(const std::string& directory) {

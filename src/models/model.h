@@ -53,10 +53,13 @@ class Model {
   std::shared_ptr<const ModelDefinition> definition_;
 };
 
-// A head that scores texts (facts.h).
+// A head that scores texts, or each of their tokens (facts.h).
 struct ScoreHead {
   std::vector<std::string> label_names;
   int64_t padding = -1;  // ModelFacts::score_padding
+  // each_token and span: heads of an encoder's tokens. Otherwise the family's head for texts. Not
+  // read for a model that has scores already, whose tokens with scores stay.
+  ScoredTokens scored = ScoredTokens::last_token;
 };
 
 // Multi-token prediction of a copy (--mtp-num-layers and its kin).

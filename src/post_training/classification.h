@@ -7,7 +7,7 @@ namespace megatron::post_training {
 
 // The mean over texts of -log softmax(scores)[label], at the tokens that the mask counts. Metric:
 // "accuracy", the share of texts whose label has the highest score (of equal ones, the first).
-class ClassificationObjective final : public training::Objective {
+class ClassificationObjective : public training::Objective {
  public:
   training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> scores,
                                     std::span<double> gradient) const override;

@@ -65,36 +65,52 @@ std::vector<MetricDefinition> MaskedTextObjective::metrics() const {
   return {{.name = "lm loss"}, {.name = "sop loss"}, {.name = "pair accuracy"}};
 }
 
+std::vector<TextRange> counted_texts(const corpus::HostBatch& batch) {
+  const auto length = static_cast<size_t>(batch.layout.length),
+             shown = static_cast<size_t>(batch.text_length > 0 ? batch.text_length
+                                                               : batch.layout.length),
+             rows = static_cast<size_t>(batch.layout.sequences);
+  std::vector<TextRange> texts;
+  for (size_t row = 0; row < rows; ++row) {
+    const auto start = [&](size_t t) {
+      const size_t at = row * length + t;
+      return batch.segment_starts.empty() ? 0 : static_cast<size_t>(batch.segment_starts[at]);
+    };
+    for (size_t begin = 0; begin < shown;) {
+      size_t end = begin + 1;
+      while (end < shown && start(end) == start(begin)) ++end;
+      if (start(begin) == begin && batch.loss_mask[row * length + begin] != 0)
+        texts.push_back({row * length + begin, end - begin});
+      begin = end;
+    }
+  }
+  return texts;
+}
+
 training::ObjectiveTerms AnswerObjective::evaluate(const corpus::HostBatch& batch,
                                                    std::span<const double> scores,
                                                    std::span<double> gradient) const {
   training::ObjectiveTerms terms;
-  const auto length = static_cast<size_t>(batch.layout.length),
-             text = static_cast<size_t>(batch.text_length > 0 ? batch.text_length
-                                                              : batch.layout.length),
-             rows = static_cast<size_t>(batch.layout.sequences);
+  const std::vector<TextRange> texts = counted_texts(batch);
   for (size_t end = 0; end < 2; ++end) {
-    const auto answer = [&](size_t row) {
-      return static_cast<size_t>(std::max(batch.targets[row * length + end], 0.0));
-    };
-    const auto counts = [&](size_t row) {
-      return batch.loss_mask[row * length] != 0 && answer(row) < text;
+    const auto answer = [&](const TextRange& text) {
+      return static_cast<size_t>(std::max(batch.targets[text.begin + end], 0.0));
     };
     double counted = 0;
-    for (size_t row = 0; row < rows; ++row) counted += counts(row) ? 1 : 0;
-    for (size_t row = 0; row < rows; ++row) {
-      if (!counts(row)) continue;
-      const auto score = [&](size_t t) { return scores[(row * length + t) * 2 + end]; };
+    for (const TextRange& text : texts) counted += answer(text) < text.length ? 1 : 0;
+    for (const TextRange& text : texts) {
+      if (answer(text) >= text.length) continue;
+      const auto score = [&](size_t t) { return scores[(text.begin + t) * 2 + end]; };
       double highest = score(0), sum = 0;
-      for (size_t t = 1; t < text; ++t) highest = std::max(highest, score(t));
-      for (size_t t = 0; t < text; ++t) sum += std::exp(score(t) - highest);
+      for (size_t t = 1; t < text.length; ++t) highest = std::max(highest, score(t));
+      for (size_t t = 0; t < text.length; ++t) sum += std::exp(score(t) - highest);
       const double log_sum = highest + std::log(sum);
-      // A step is divided by all rows that the mask counts.
+      // A step is divided by all texts that the mask counts.
       const double weight = weights_ ? (*weights_)[end] : batch.counted() / counted / 2;
-      const size_t at = answer(row);
+      const size_t at = answer(text);
       terms.loss += weight * (log_sum - score(at));
-      for (size_t t = 0; t < text; ++t)
-        gradient[(row * length + t) * 2 + end] =
+      for (size_t t = 0; t < text.length; ++t)
+        gradient[(text.begin + t) * 2 + end] =
             weight * (std::exp(score(t) - log_sum) - (t == at ? 1 : 0));
     }
   }

@@ -32,13 +32,21 @@ class MaskedTextObjective final : public training::Objective {
   std::optional<double> pair_weight_;
 };
 
-// Reads scores [B*S, 2]: the mean over rows of the two cross entropies of the answer's first and
-// last token, each a softmax over all tokens of the row (Devlin et al. 2019, 4.2). A row counts if
-// the mask counts its first token; the targets of its first two tokens are the indices in the row
-// of the answer's first and last token. An index past the row is left out of the mean of its kind,
-// which is that of a micro-batch; or, given weights, each first and each last token that is in its
-// row counts as that many rows.
-class AnswerObjective final : public training::Objective {
+// The texts of a batch whose first token the mask counts: the index of this token, and their
+// lengths in tokens.
+struct TextRange {
+  size_t begin = 0, length = 0;
+};
+std::vector<TextRange> counted_texts(const corpus::HostBatch& batch);
+
+// Reads scores [B*S, 2]: the mean over texts of the two cross entropies of the answer's first and
+// last token, each a softmax over all tokens of the text (Devlin et al. 2019, 4.2). A text is a run
+// of tokens with one segment start, or a row without these, and counts if the mask counts its first
+// token; the targets of its first two tokens are the indices in the text of the answer's first and
+// last token. An index past the text is left out of the mean of its kind, which is that of a
+// micro-batch; or, given weights, each first and each last token that is in its text counts as that
+// many texts.
+class AnswerObjective : public training::Objective {
  public:
   explicit AnswerObjective(std::optional<std::array<double, 2>> weights = {}) : weights_(weights) {}
   training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> scores,

@@ -3,16 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "base/error.h"
+#include "corpus/chat/encoder_records.h"
 #include "corpus/chat/scored_dataset.h"
 #include "corpus/masked_corpus.h"
 #include "inference/scores.h"
 #include "post_training/classification.h"
 #include "post_training/masked_text.h"
 #include "post_training/preference.h"
+#include "post_training/questions.h"
 #include "post_training/reward.h"
+#include "post_training/word_labels.h"
 
 namespace megatron::post_training {
 namespace {
@@ -73,11 +77,16 @@ class PreferenceTask final : public training::Task {
   std::shared_ptr<const PreferenceObjective> objective_;
 };
 
+using models::ScoredTokens;
+
 // The model with a head of these classes, which begins anew unless the model has one of as many.
 Model with_head(const Model& model, const std::vector<std::string>& names,
-                const Vocabulary& vocabulary) {
-  models::ScoreHead head{.label_names = names, .padding = model->facts().score_padding};
-  if (model->score_labels() == 0)
+                const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token) {
+  models::ScoreHead head{
+      .label_names = names, .padding = model->facts().score_padding, .scored = scored};
+  // Files of encoders say their padding, on which RoBERTa's positions depend.
+  const bool own = model->facts().two_sided && head.padding >= 0;
+  if (model->score_labels() == 0 && !own)
     head.padding = vocabulary.pad.value_or(vocabulary.eod >= 0 ? vocabulary.eod : -1);
   return model->with({.score_head = std::move(head)});
 }
@@ -117,6 +126,26 @@ class RewardTask final : public training::Task {
   std::shared_ptr<const RewardObjective> objective_;
 };
 
+// Throws Error unless --labels, if given, are the model's own.
+void check_labels(const std::vector<std::string>& given, const std::vector<std::string>& own) {
+  MG_CHECK(given.empty() || given == own,
+           "--labels is {}, but the model's head has the classes {}: leave --labels out, or begin "
+           "with the language model",
+           fmt::join(given, " "), fmt::join(own, " "));
+}
+
+// The classes of a new head: --labels, or those in the data.
+std::vector<std::string> new_labels(
+    const settings::DataSettings& settings,
+    const std::function<std::vector<std::string>(const std::vector<std::string>& paths)>& in_data) {
+  if (!settings.labels.empty()) return settings.labels;
+  const std::vector<std::string> paths = corpus::example_paths(settings);
+  MG_CHECK(!paths.empty(),
+           "--task {} does not know the classes: give --labels NAME..., or --data-path",
+           settings.task);
+  return in_data(paths);
+}
+
 class ClassificationTask final : public training::Task {
  public:
   explicit ClassificationTask(const settings::DataSettings& settings) : settings_(settings) {}
@@ -127,11 +156,12 @@ class ClassificationTask final : public training::Task {
     MG_CHECK(own.size() != 1,
              "--task classify needs a head of at least two classes, but the model gives one score "
              "to each text (--task reward trains it)");
-    if (own.empty()) return with_head(model, given_names(), vocabulary);
-    MG_CHECK(settings_.labels.empty() || settings_.labels == own,
-             "--labels is {}, but the model's head has the classes {}: leave --labels out, or "
-             "begin with the language model",
-             fmt::join(settings_.labels, " "), fmt::join(own, " "));
+    if (own.empty())
+      return with_head(
+          model,
+          new_labels(settings_, [](const auto& paths) { return corpus::label_names_in(paths); }),
+          vocabulary);
+    check_labels(settings_.labels, own);
     return model;
   }
   Corpus open(const ExampleFiles& files, const Model& model,
@@ -143,17 +173,71 @@ class ClassificationTask final : public training::Task {
   }
 
  private:
-  std::vector<std::string> given_names() const {
-    if (!settings_.labels.empty()) return settings_.labels;
-    const std::vector<std::string> paths = corpus::example_paths(settings_);
-    MG_CHECK(!paths.empty(),
-             "--task classify does not know the classes: give --labels NAME..., or --data-path");
-    return corpus::label_names_in(paths);
-  }
-
   settings::DataSettings settings_;
   std::shared_ptr<const ClassificationObjective> objective_ =
       std::make_shared<const ClassificationObjective>();
+};
+
+// Throws Error unless the model is an encoder that is a masked language model, or has scores of
+// these tokens.
+void require_encoder(const Model& model, std::string_view task, ScoredTokens scored,
+                     std::string_view head) {
+  const models::ModelFacts& facts = model->facts();
+  MG_CHECK(facts.two_sided,
+           "{} trains encoders (BERT, ModernBERT, ESM-2 and the like), and the model is a {}: give "
+           "an encoder",
+           task, model->family());
+  MG_CHECK(facts.score_labels == 0 || facts.scored == scored,
+           "{} trains a head {}, and the model ({}) has another one: give a masked language model, "
+           "or one with this head",
+           task, head, model->family());
+}
+
+class WordLabelTask final : public training::Task {
+ public:
+  explicit WordLabelTask(const settings::DataSettings& settings) : settings_(settings) {}
+
+  Model model(const Model& model, const Vocabulary& vocabulary) const override {
+    require_encoder(model, "--task token-classification", ScoredTokens::each_token,
+                    "for labels of tokens (ForTokenClassification)");
+    if (model->score_labels() > 0) {
+      check_labels(settings_.labels, model->facts().label_names);
+      return model;
+    }
+    const auto in_data = [](const std::vector<std::string>& paths) {
+      return corpus::label_names_in(paths, [](const Json& record, const std::string& place) {
+        return corpus::labelled_words_of(record, place).labels;
+      });
+    };
+    return with_head(model, new_labels(settings_, in_data), vocabulary, ScoredTokens::each_token);
+  }
+  Corpus open(const ExampleFiles& files, const Model& model,
+              const std::vector<int32_t>&) const override {
+    return corpus::open_word_labels(files, model->facts());
+  }
+  std::shared_ptr<const training::Objective> objective(const Model& model) const override {
+    return std::make_shared<const WordLabelObjective>(model->facts().label_names);
+  }
+
+ private:
+  settings::DataSettings settings_;
+};
+
+class AnswerTask final : public training::Task {
+ public:
+  Model model(const Model& model, const Vocabulary& vocabulary) const override {
+    require_encoder(model, "--task question-answering", ScoredTokens::span,
+                    "for answers (ForQuestionAnswering)");
+    if (model->score_labels() > 0) return model;
+    return with_head(model, {"start", "end"}, vocabulary, ScoredTokens::span);
+  }
+  Corpus open(const ExampleFiles& files, const Model& model,
+              const std::vector<int32_t>&) const override {
+    return corpus::open_answers(files, model->facts());
+  }
+  std::shared_ptr<const training::Objective> objective(const Model&) const override {
+    return std::make_shared<const QuestionObjective>();
+  }
 };
 
 }  // namespace
@@ -165,7 +249,7 @@ std::shared_ptr<const training::Task> make_task(const settings::DataSettings& se
       settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
       "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",
       settings.chat_packing, settings.task,
-      settings.task == "dpo" ? "compares completions" : "scores each at its end");
+      settings.task == "dpo" ? "compares completions" : "reads each as a whole");
   if (settings.task == "dpo") return std::make_shared<const PreferenceTask>(settings.preferences);
   if (settings.task == "reward") {
     const double center = settings.center_rewards_coefficient;
@@ -173,12 +257,15 @@ std::shared_ptr<const training::Task> make_task(const settings::DataSettings& se
              "--center-rewards-coefficient is {}; it must be a number from 0 on", center);
     return std::make_shared<const RewardTask>(center);
   }
-  if (settings.task != "classify") return nullptr;
+  if (settings.task == "question-answering") return std::make_shared<const AnswerTask>();
+  const bool of_words = settings.task == "token-classification";
+  if (settings.task != "classify" && !of_words) return nullptr;
   const std::set<std::string> different(settings.labels.begin(), settings.labels.end());
   MG_CHECK(settings.labels.empty() ||
                (different.size() == settings.labels.size() && different.size() > 1),
            "--labels is {}; it needs at least two different names",
            fmt::join(settings.labels, " "));
+  if (of_words) return std::make_shared<const WordLabelTask>(settings);
   return std::make_shared<const ClassificationTask>(settings);
 }
 

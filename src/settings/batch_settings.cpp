@@ -19,9 +19,10 @@ void BatchSettings::fields(Fields& f) {
   f.add("train-iters", &train_iters, "optimizer steps").in_short_help();
   f.add("train-samples", &train_samples,
         "number of sequences to train on, instead of --train-iters; rounded down to whole steps");
-  f.add("epochs", &epochs,
-        "passes over the rows of the training set, instead of --train-iters (--task sft, reward "
-        "and classify); the last one is filled up to a whole step");
+  f.add(
+      "epochs", &epochs,
+      "passes over the rows of the training set, instead of --train-iters (every --task that reads "
+      "examples); the last one is filled up to a whole step");
   f.add("extend-to-iters", &extend_to_iters,
         "continue training until this step, beyond --train-iters or --train-samples; their sample "
         "order and learning-rate schedule do not change (with --override-opt-param-scheduler the "

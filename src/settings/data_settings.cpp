@@ -61,13 +61,15 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
-  f.add("task", &task, {"pretrain", "mlm", "sft", "dpo", "reward", "classify"},
+  f.add("task", &task,
+        {"pretrain", "mlm", "sft", "dpo", "reward", "classify", "token-classification",
+         "question-answering"},
         "what is trained: pretrain (the next tokens of --data-path's token files), mlm (the masked "
         "tokens of an encoder, from token files of sentences, and whether a text follows another); "
         "or, from files of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences "
-        "between "
-        "completions), reward (a score that is higher for the chosen one of two texts) or classify "
-        "(a label for each text)");
+        "between completions), reward (a score that is higher for the chosen one of two texts), "
+        "classify (a label for each text), token-classification (an encoder's label for each word "
+        "of a text) or question-answering (an encoder's answer, a part of a text)");
   f.add("mask-prob", &mask_prob, "share of the tokens that --task mlm masks");
   f.add("short-seq-prob", &short_seq_prob,
         "share of the samples of --task mlm that are shorter than --seq-length");
@@ -77,8 +79,12 @@ void DataSettings::fields(Fields& f) {
   f.of({"mask-prob", "short-seq-prob", "megatron-data-order"},
        [this] { return masks() ? "" : "--task is " + task; });
   f.add("labels", &labels,
-        "names of the classes of --task classify, in the order of the scores; default: those of "
-        "the model's head, or else those in the data, sorted");
+        "names of the classes of --task classify or token-classification, in the order of the "
+        "scores; default: those of the model's head, or else those in the data, sorted");
+  f.add("doc-stride", &doc_stride,
+        "tokens that two windows of a context share, if it is longer than --seq-length leaves room "
+        "for beside the question of --task question-answering")
+      .within(0, int64_t{1} << 30);
   f.add("center-rewards-coefficient", &center_rewards_coefficient,
         "weight of the squared sum of a pair's two scores in the loss of --task reward, which "
         "keeps scores near 0");

@@ -22,10 +22,11 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
-  std::string task = "pretrain";                  // or mlm, sft, dpo, reward, classify
+  std::string task = "pretrain";                  // or another (fields())
   double mask_prob = 0.15, short_seq_prob = 0.1;  // of --task mlm
   bool megatron_data_order = false;
   std::vector<std::string> labels;
+  int64_t doc_stride = 128;  // of --task question-answering
   double center_rewards_coefficient = 0;
   PreferenceSettings preferences;
   std::optional<std::string> reference_model;

@@ -84,11 +84,13 @@ const std::vector<Rule> kRules = {
     {flags, "train-iters|train-samples", "epochs",
      "--{flag} {value} and --epochs {epochs} are both given; give one"},
     {flags, "epochs", "!task",
-     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward or classify; "
-     "give --train-iters or --train-samples to train on token files"},
+     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
+     "the "
+     "like; give --train-iters or --train-samples to train on token files"},
     {flags, "epochs", "task=mlm",
-     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward or classify, "
-     "but --task mlm draws samples from texts; give --train-iters or --train-samples"},
+     "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
+     "the "
+     "like, but --task mlm draws samples from texts; give --train-iters or --train-samples"},
     {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
      "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
     {flags, "extend-to-iters", "epochs",
@@ -138,8 +140,9 @@ const std::vector<Rule> kRules = {
      "task",
      "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
-     "--{flag} {value} has no effect without --task sft, dpo, reward or classify: add it, or leave "
-     "--{flag} out"},
+     "--{flag} {value} has no effect without --task sft, dpo, reward, classify or the like: add "
+     "it, "
+     "or leave --{flag} out"},
     {flags, "chat-packing|chat-truncation|chat-template", "task=mlm",
      "--{flag} {value} has no effect with --task mlm, which reads texts without chats: leave it "
      "out"},
@@ -158,6 +161,12 @@ const std::vector<Rule> kRules = {
     {flags, "no-calculate-per-token-loss", "task=classify",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
      "classify is a mean over texts: leave it out"},
+    {flags, "no-calculate-per-token-loss", "task=token-classification",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
+     "token-classification is a mean over words: leave it out"},
+    {flags, "no-calculate-per-token-loss", "task=question-answering",
+     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
+     "question-answering is a mean over windows of contexts: leave it out"},
     {flags, "log-entropy", "cuda-graph-impl=local",
      "--log-entropy computes the logits of a number of tokens that --cuda-graph-impl local cannot "
      "capture: drop one of them"},
@@ -165,18 +174,47 @@ const std::vector<Rule> kRules = {
      "--log-entropy is of next tokens, but --task reward trains scores: leave it out"},
     {flags, "log-entropy", "task=classify",
      "--log-entropy is of next tokens, but --task classify trains scores: leave it out"},
+    {flags, "log-entropy", "task=token-classification",
+     "--log-entropy is of next tokens, but --task token-classification trains scores: leave it "
+     "out"},
+    {flags, "log-entropy", "task=question-answering",
+     "--log-entropy is of next tokens, but --task question-answering trains scores: leave it out"},
     {flags, "sample-interval", "task=mlm",
      "--sample-interval generates texts, which a model of --task mlm cannot: leave it out"},
     {flags, "sample-interval", "task=reward",
      "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
     {flags, "sample-interval", "task=classify",
      "--sample-interval generates texts, which a model of --task classify cannot: leave it out"},
+    {flags, "sample-interval", "task=token-classification",
+     "--sample-interval generates texts, which a model of --task token-classification cannot: "
+     "leave it out"},
+    {flags, "sample-interval", "task=question-answering",
+     "--sample-interval generates texts, which a model of --task question-answering cannot: leave "
+     "it out"},
     {flags, "moe-use-upcycling", "task=reward",
      "--moe-use-upcycling makes a language model; train it first, then give it to --task reward"},
     {flags, "moe-use-upcycling", "task=classify",
      "--moe-use-upcycling makes a language model; train it first, then give it to --task classify"},
-    {flags, "labels", "!task=classify",
-     "--labels names classes, which only --task classify has: add it, or leave --labels out"},
+    {flags, "moe-use-upcycling", "task=token-classification",
+     "--moe-use-upcycling makes a language model; train it first, then give it to --task "
+     "token-classification"},
+    {flags, "moe-use-upcycling", "task=question-answering",
+     "--moe-use-upcycling makes a language model; train it first, then give it to --task "
+     "question-answering"},
+    {flags, "labels", "!task=classify & !task=token-classification",
+     "--labels names classes, which only --task classify and token-classification have: add one, "
+     "or "
+     "leave --labels out"},
+    {flags, "doc-stride", "!task=question-answering",
+     "--doc-stride {doc-stride} is of windows of contexts, which only --task question-answering "
+     "has: add it, or leave --doc-stride out"},
+    {flags, "chat-template", "task=token-classification",
+     "--chat-template {value} has no effect with --task token-classification, whose texts are "
+     "words: "
+     "leave it out"},
+    {flags, "chat-truncation|chat-template", "task=question-answering",
+     "--{flag} {value} has no effect with --task question-answering, which divides contexts into "
+     "windows: leave it out"},
     {flags, "center-rewards-coefficient", "!task=reward",
      "--center-rewards-coefficient is of the loss of --task reward: add it, or leave the "
      "coefficient out"},

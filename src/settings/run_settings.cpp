@@ -41,8 +41,7 @@ void RunSettings::fields(Fields& f) {
                "each evaluation covers the whole validation split once, instead of --eval-iters");
   f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
                "evaluate the data sets of --valid-data-path separately, instead of blended (with "
-               "--task sft, dpo, reward or classify: the sources of the examples); needs "
-               "--full-validation");
+               "a --task that reads examples: their sources); needs --full-validation");
   f.add("validation-set-names", &validation_set_names,
         "names of the validation sets in the log, with --multiple-validation-sets; default their "
         "prefixes, or the names of the sources");

@@ -147,12 +147,41 @@ std::map<std::string, models::ModuleAdapter> all_adapted(const models::LoraConfi
   return std::move(modules.adapted);
 }
 
-// As PEFT does for classifiers, the head of a model that scores texts is trained whole.
+// The modules of the head of a model with scores, by the names in its files: the labels' own, and
+// before it, if there is one, the one that the labels read (a pooler).
+std::vector<std::string> head_modules(const models::Model& model) {
+  std::vector<std::string> modules;
+  if (model->score_labels() == 0) return modules;
+  const auto whole = shape_of(model);
+  for (const parallel::ParameterSpec* spec : whole->parameters()) {
+    const std::string& name = spec->parameter.name;
+    if (name != "score.weight" && name != "score_transform.dense.weight") continue;
+    const std::string& stored = spec->placement.tensors.at(0).name;
+    modules.insert(name == "score.weight" ? modules.begin() : modules.end(),
+                   stored.substr(0, stored.rfind('.')));
+  }
+  return modules;
+}
+
+// As PEFT does for classifiers, the head of a model with scores is trained whole. Parts of a module
+// with several (classifier.dense, bert.pooler.dense) are trained with it.
 void train_head(const models::Model& model, models::LoraConfig& config) {
-  const std::string head(models::kScoreModule);
-  if (model->score_labels() > 0 && !adapter_of(config, head, models::ModuleKind::output) &&
-      !saves_module(config, head))
-    config.modules_to_save.push_back(head);
+  const std::vector<std::string> modules = head_modules(model);
+  if (modules.empty() || adapter_of(config, modules[0], models::ModuleKind::output)) return;
+  for (const std::string& module : modules) {
+    const std::string saved = module.substr(0, module.rfind('.'));
+    if (std::ranges::find(config.modules_to_save, saved) == config.modules_to_save.end())
+      config.modules_to_save.push_back(saved);
+  }
+}
+
+std::string task_type(const models::ModelFacts& model) {
+  if (model.score_labels == 0) return "CAUSAL_LM";
+  switch (model.scored) {
+    case models::ScoredTokens::each_token: return "TOKEN_CLS";
+    case models::ScoredTokens::span: return "QUESTION_ANS";
+    default: return "SEQ_CLS";
+  }
 }
 
 // The base model's directory when an adapter's directory was written.
@@ -232,7 +261,7 @@ Json adapter_config(const models::Model& model, const std::string& base) {
   const auto whole = shape_of(model);
   config.base_model = std::filesystem::absolute(base).lexically_normal().string();
   if (config.file.is_null()) {
-    config.task_type = model->score_labels() > 0 ? "SEQ_CLS" : "CAUSAL_LM";
+    config.task_type = task_type(model->facts());
     for (const parallel::ParameterSpec* spec : whole->parameters())
       for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
         config.fan_in_fan_out =
@@ -264,11 +293,13 @@ std::string check_base(const RunPlan& plan) {
       plan.stored_tokens == 0 && !plan.upcycled,
       "an adapter leaves the model as it is: it can neither get more tokens (--vocab-size) nor "
       "experts (--moe-use-upcycling)");
-  MG_CHECK(
-      !plan.new_head || saves_module(*plan.model->adapter(), models::kScoreModule),
-      "--task {} gives the model a new head, '{}', which the adapter must have among its "
-      "modules_to_save: leave it out of --lora-target, or give --lora-rank in place of --adapter",
-      plan.settings.data.task, models::kScoreModule);
+  if (plan.new_head)
+    for (const std::string& module : head_modules(plan.model))
+      MG_CHECK(saves_module(*plan.model->adapter(), module),
+               "--task {} gives the model a new head, '{}', which the adapter must have among its "
+               "modules_to_save: leave it out of --lora-target, or give --lora-rank in place of "
+               "--adapter",
+               plan.settings.data.task, module);
   MG_CHECK(
       plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
       "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "

@@ -39,11 +39,7 @@ std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& r
                                           const tokenizers::TextEnds& ends,
                                           const inference::EngineOptions& options) {
   const models::Model& model = stage.model();
-  MG_CHECK(inference::scores_texts(model->facts()),
-           "the model ({}) has scores of each token (ForTokenClassification or "
-           "ForQuestionAnswering), and megatron eval compares scores of texts with labels; "
-           "megatron serve gives those of tokens (POST /pooling)",
-           model->family());
+  MG_ASSERT(inference::scores_texts(model->facts()));
   const int64_t longest = options.longest_text(model);
   std::vector<inference::Request> requests;
   int64_t cut = 0;

@@ -1,6 +1,6 @@
 #include "corpus/chat/chat_corpus.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "corpus/chat/answer_dataset.h"
 #include "corpus/chat/chat_reader.h"
 #include "corpus/chat/scored_dataset.h"
+#include "corpus/chat/word_label_dataset.h"
 #include "data/random_state.h"
 #include "data/split.h"
 
@@ -30,9 +32,8 @@ tokenizers::ChatTemplate template_of(const settings::DataSettings& settings,
 
 const tokenizers::Tokenizer& tokenizer_of(const Vocabulary& vocabulary) {
   MG_CHECK(vocabulary.tokenizer != nullptr && !vocabulary.directory.empty(),
-           "the examples of --task sft, dpo, reward and classify need a tokenizer: give --model "
-           "DIR with "
-           "one, or --tokenizer-model");
+           "the examples of this --task need a tokenizer: give --model DIR with one, or "
+           "--tokenizer-model");
   return *vocabulary.tokenizer;
 }
 
@@ -212,6 +213,33 @@ void report_scored(const ScoredStore& store, const std::string& path, const Exam
                  store.dropped);
 }
 
+void report_word_labels(const WordLabelStore& store, const std::string& path,
+                        const ExampleFiles& files) {
+  log::info("{}: {} texts of {} words with labels, {} tokens", path, store.size(), store.words,
+            store.ids.size());
+  if (store.cut > 0)
+    log::warning(
+        "{} texts are cut, because they are longer than --seq-length {} "
+        "(--chat-truncation {})",
+        store.cut, files.seq_length, files.settings.chat_truncation);
+  if (store.without > 0)
+    log::warning("{} words with labels are left out: {}no token begins in them", store.without,
+                 store.cut > 0 ? "they are cut off, or " : "");
+}
+
+void report_answers(const AnswerStore& store, const std::string& path) {
+  log::info("{}: {} questions, {} windows of their contexts, {} tokens{}", path, store.questions,
+            store.size(), store.ids.size(),
+            store.unanswered == 0
+                ? ""
+                : fmt::format("; the contexts do not answer {} of them", store.unanswered));
+  if (store.lost > 0)
+    log::warning(
+        "the answers of {} questions are whole in no window, so that they are learned as questions "
+        "without an answer: raise --seq-length or --doc-stride",
+        store.lost);
+}
+
 void report_preferences(const PreferenceStore& store, const std::string& path,
                         const ExampleFiles& files) {
   const bool unpaired = store.reading.use.unpaired;
@@ -307,6 +335,35 @@ Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model)
                      });
 }
 
+Corpus open_word_labels(const ExampleFiles& files, const models::ModelFacts& model) {
+  const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
+  const WordLabelReading reading{.capacity = files.seq_length,
+                                 .keep_start = files.settings.chat_truncation == "keep_start",
+                                 .ends = tokenizers::text_ends(tokenizer)};
+  return open_sets<WordLabelDataset>(
+      files, padding_of(files.vocabulary),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store = std::make_shared<const WordLabelStore>(
+            read_word_labels(paths, tokenizer, reading, model.label_names, files.pool, label));
+        report_word_labels(*store, paths[0], files);
+        return store;
+      });
+}
+
+Corpus open_answers(const ExampleFiles& files, const models::ModelFacts& model) {
+  const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
+  const AnswerReading reading =
+      answer_reading(model, tokenizer, files.seq_length, files.settings.doc_stride);
+  return open_sets<AnswerDataset>(
+      files, padding_of(files.vocabulary),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store = std::make_shared<const AnswerStore>(
+            read_answers(paths, tokenizer, reading, files.pool, label));
+        report_answers(*store, paths[0]);
+        return store;
+      });
+}
+
 Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use) {
   const ChatSource source(files.settings, files.vocabulary);
   const PreferenceReading reading{.capacity = files.seq_length,
@@ -351,9 +408,47 @@ std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& 
 }
 
 // The texts of a record, each with its heading.
-std::vector<std::pair<std::string, ChatTokens>> texts_of(
-    const std::string& task, const Json& record, const std::string& place,
-    const ChatTokenizer& tokenizer, int64_t padding, models::ScoredTokens scored_tokens) {
+using ShownTexts = std::vector<std::pair<std::string, ChatTokens>>;
+
+ShownTexts shown_words(const Json& record, const std::string& place,
+                       const tokenizers::Tokenizer& tokenizer, int64_t length) {
+  const LabelledWords words = labelled_words_of(record, place);
+  LabelledWords numbered = words;
+  std::vector<std::string> names;
+  for (size_t w = 0; w < words.labels.size(); ++w) {
+    if (words.labels[w].is_null()) continue;
+    numbered.labels[w] = Json(std::ssize(names));
+    const Json& label = words.labels[w];
+    names.push_back(label.is_string() ? label.as_string() : label.dump());
+  }
+  const WordLabelTokens tokens = word_label_tokens(
+      numbered, tokenizer, {.capacity = length, .ends = tokenizers::text_ends(tokenizer)}, names,
+      place);
+  std::vector<float> weights;
+  for (const int32_t label : tokens.labels) weights.push_back(label >= 0 ? 1 : 0);
+  return {{fmt::format("{}, labels {}", place, fmt::join(names, " ")),
+           ChatTokens{.ids = tokens.ids, .weights = std::move(weights)}}};
+}
+
+ShownTexts shown_windows(const Json& record, const std::string& place,
+                         const tokenizers::Tokenizer& tokenizer, const AnswerReading& reading) {
+  const std::vector<AnswerWindow> windows =
+      answer_windows(question_of(record, place), tokenizer, reading);
+  ShownTexts texts;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    ChatTokens tokens{.ids = windows[i].ids, .weights = {}};
+    tokens.weights.resize(tokens.ids.size());
+    const auto [first, last] = windows[i].answer;
+    std::fill(tokens.weights.begin() + first, tokens.weights.begin() + last + 1, 1.0f);
+    texts.emplace_back(fmt::format("{}, window {} of {}", place, i + 1, windows.size()),
+                       std::move(tokens));
+  }
+  return texts;
+}
+
+ShownTexts texts_of(const std::string& task, const Json& record, const std::string& place,
+                    const ChatTokenizer& tokenizer, int64_t padding,
+                    models::ScoredTokens scored_tokens) {
   const auto scored = [&](const ChatExample& example, bool ends) {
     ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
     tokens.weights.resize(tokens.ids.size());
@@ -368,7 +463,7 @@ std::vector<std::pair<std::string, ChatTokens>> texts_of(
   }
   if (task == "dpo") {
     const Preference preference = preference_of(record, place);
-    std::vector<std::pair<std::string, ChatTokens>> texts;
+    ShownTexts texts;
     for (const ChatExample& completion : preference.completions)
       texts.emplace_back(
           fmt::format("{}, {}", place,
@@ -388,12 +483,21 @@ std::vector<std::pair<std::string, ChatTokens>> texts_of(
 
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
                            int64_t count, int64_t seq_length, bool colour,
-                           models::ScoredTokens scored) {
+                           const models::ModelFacts& model) {
   const ChatSource source(settings, vocabulary);
+  const tokenizers::Tokenizer& tokenizer = *vocabulary.tokenizer;
+  const auto texts = [&](const Json& record, const std::string& place) {
+    if (settings.task == "token-classification")
+      return shown_words(record, place, tokenizer, seq_length);
+    if (settings.task == "question-answering")
+      return shown_windows(record, place, tokenizer,
+                           answer_reading(model, tokenizer, seq_length, settings.doc_stride));
+    return texts_of(settings.task, record, place, source.tokenizer(),
+                    vocabulary.pad.value_or(vocabulary.eod), model.scored);
+  };
   std::string text;
   read_records(example_paths(settings), [&](const Json& record, const std::string& place) {
-    for (auto& [heading, tokens] : texts_of(settings.task, record, place, source.tokenizer(),
-                                            vocabulary.pad.value_or(vocabulary.eod), scored)) {
+    for (auto& [heading, tokens] : texts(record, place)) {
       const auto whole = std::ssize(tokens.ids);
       if (settings.task == "sft") {
         truncate(tokens, seq_length, settings.chat_truncation == "keep_start");

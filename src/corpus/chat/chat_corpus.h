@@ -1,4 +1,4 @@
-// Opens a run's chats, pairs, labelled texts or preferences as data sets.
+// Opens a run's chats, pairs, labelled texts, questions or preferences as data sets.
 #pragma once
 
 #include <array>
@@ -47,14 +47,17 @@ struct ExampleFiles {
 Corpus open_chats(const ExampleFiles& files, const std::vector<int32_t>& stops);
 Corpus open_pairs(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model);
+Corpus open_word_labels(const ExampleFiles& files, const models::ModelFacts& model);
+Corpus open_answers(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use);
 // All files of examples that the settings name.
 std::vector<std::string> example_paths(const settings::DataSettings& settings);
 
 // Text of the first `count` examples for a terminal: tokens with loss in green (those of a text
-// that is scored: the one that has the score, as `scored` says), others grey.
+// that is scored: the one that has the score, as the model's facts say; those of an answer; the
+// first ones of words with labels), others grey.
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
                            int64_t count, int64_t seq_length, bool colour,
-                           models::ScoredTokens scored = models::ScoredTokens::last_token);
+                           const models::ModelFacts& model = {});
 
 }  // namespace megatron::corpus

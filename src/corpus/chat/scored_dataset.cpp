@@ -85,22 +85,6 @@ ScoredStore read(const std::vector<std::string>& paths, const ScoredReading& rea
   return store;
 }
 
-int32_t class_of(const Json& label, const std::vector<std::string>& names,
-                 const std::string& place) {
-  if (label.is_integer()) {
-    MG_CHECK(label.as_integer() < std::ssize(names),
-             "{}: label {} is outside [0, {}), the model's classes", place, label.as_integer(),
-             names.size());
-    return static_cast<int32_t>(label.as_integer());
-  }
-  const auto found = std::ranges::find(names, label.as_string());
-  MG_CHECK(
-      found != names.end(), "{}: label '{}' is none of the model's classes: {}", place,
-      label.as_string(),
-      fmt::join(names.begin(), names.begin() + std::min<int64_t>(std::ssize(names), 20), ", "));
-  return static_cast<int32_t>(found - names.begin());
-}
-
 }  // namespace
 
 ScoredReading scored_reading(const models::ModelFacts& model,
@@ -141,16 +125,43 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
   });
 }
 
+int32_t class_of(const Json& label, const std::vector<std::string>& names,
+                 const std::string& place) {
+  if (label.is_integer()) {
+    MG_CHECK(label.as_integer() >= 0 && label.as_integer() < std::ssize(names),
+             "{}: label {} is outside [0, {}), the model's classes", place, label.as_integer(),
+             names.size());
+    return static_cast<int32_t>(label.as_integer());
+  }
+  const auto found = std::ranges::find(names, label.as_string());
+  MG_CHECK(
+      found != names.end(), "{}: label '{}' is none of the model's classes: {}", place,
+      label.as_string(),
+      fmt::join(names.begin(), names.begin() + std::min<int64_t>(std::ssize(names), 20), ", "));
+  return static_cast<int32_t>(found - names.begin());
+}
+
 std::vector<std::string> label_names_in(const std::vector<std::string>& paths) {
+  return label_names_in(paths, [](const Json& record, const std::string& place) {
+    return std::vector<Json>{labelled_of(record, place).label};
+  });
+}
+
+std::vector<std::string> label_names_in(
+    const std::vector<std::string>& paths,
+    const std::function<std::vector<Json>(const Json& record, const std::string& place)>&
+        labels_of) {
   std::set<std::string> names;
   std::set<int64_t> indices;
   read_records(paths, [&](const Json& record, const std::string& place) {
-    const Json label = labelled_of(record, place).label;
-    if (label.is_integer()) indices.insert(label.as_integer());
-    else names.insert(label.as_string());
-    MG_CHECK(names.empty() || indices.empty(),
-             "{}: label {} is {}, but others are not: use names or indices for all", place,
-             label.dump(), label.is_integer() ? "an index" : "a name");
+    for (const Json& label : labels_of(record, place)) {
+      if (label.is_null()) continue;
+      if (label.is_integer()) indices.insert(label.as_integer());
+      else names.insert(label.as_string());
+      MG_CHECK(names.empty() || indices.empty(),
+               "{}: label {} is {}, but others are not: use names or indices for all", place,
+               label.dump(), label.is_integer() ? "an index" : "a name");
+    }
     return true;
   });
   std::vector<std::string> all(names.begin(), names.end());

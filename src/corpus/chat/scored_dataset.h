@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,9 +68,19 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
                           const ScoredReading& reading, const std::vector<std::string>& names,
                           ThreadPool& pool, const std::string& label);
 
+// The class that a label, a name or an index, is among `names`. Throws Error naming the place if it
+// is none of them.
+int32_t class_of(const Json& label, const std::vector<std::string>& names,
+                 const std::string& place);
+
 // The classes of the labels in files: the names, sorted; or LABEL_0 to that of the largest index.
-// Throws Error if there are both names and indices, or fewer than two classes.
+// labels_of: the labels of a record, of which null is none; default: that of a text. Throws Error
+// if there are both names and indices, or fewer than two classes.
 std::vector<std::string> label_names_in(const std::vector<std::string>& paths);
+std::vector<std::string> label_names_in(
+    const std::vector<std::string>& paths,
+    const std::function<std::vector<Json>(const Json& record, const std::string& place)>&
+        labels_of);
 
 // The loss mask is 1 at the token of each text that is scored, and its label is the class; of a
 // pair, which is two documents, the targets at the chosen text have its margin.

@@ -320,8 +320,10 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
   check_token_rows(config, whole);
   for (const std::string& name : config.modules_to_save)
     MG_CHECK(!config.file.is_null() ||
-                 std::ranges::any_of(
-                     names, [&](const std::string& module) { return module.ends_with(name); }),
+                 std::ranges::any_of(names,
+                                     [&](const std::string& module) {
+                                       return saves_module({.modules_to_save = {name}}, module);
+                                     }),
              "the adapter saves the module '{}', but no module of the model has this name or end; "
              "they are {}",
              name, checkpoint::counted(names));

@@ -13,9 +13,6 @@ namespace megatron::models {
 
 class Stage;
 
-// The module that scores texts (ScoreHead), where it is not part of the base model.
-inline constexpr std::string_view kScoreModule = "score";
-
 // The rules refer to `config`.
 nn::AdapterRules adapter_rules(const LoraConfig& config);
 

@@ -1,5 +1,7 @@
 #include "models/adapters/lora_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -381,8 +383,10 @@ void check_targets(const LoraConfig& c, const std::string& path) {
   MG_CHECK(c.all_linear || !c.targets.empty() || !c.target_parameters.empty() ||
                !c.modules_to_save.empty() || !c.trainable_token_indices.empty(),
            "{} names nothing to train: its target_modules is empty", path);
-  MG_CHECK(c.task_type.empty() || c.task_type == "CAUSAL_LM" || c.task_type == "SEQ_CLS",
-           "{} has task_type = \"{}\"; supported: \"CAUSAL_LM\", \"SEQ_CLS\"", path, c.task_type);
+  constexpr std::string_view kTasks[] = {"", "CAUSAL_LM", "SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS"};
+  MG_CHECK(std::ranges::find(kTasks, c.task_type) != std::end(kTasks),
+           "{} has task_type = \"{}\"; supported: {}", path, c.task_type,
+           fmt::join(std::span(kTasks).subspan(1), ", "));
 }
 
 // Combinations that PEFT refuses.

@@ -66,7 +66,7 @@ struct LoraConfig {
   double b_rate = 1;  // learning rate of B by that of A (LoRA+); not in the file
 
   std::string base_model;               // base_model_name_or_path
-  std::string task_type = "CAUSAL_LM";  // or SEQ_CLS; "": not stated
+  std::string task_type = "CAUSAL_LM";  // or SEQ_CLS, TOKEN_CLS, QUESTION_ANS; "": not stated
   std::string peft_version = "0.21.2";  // of the PEFT that wrote the file; "": before 0.18
   Json file;                            // all keys as read; null if it was not read from a file
 };

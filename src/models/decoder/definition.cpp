@@ -180,7 +180,8 @@ void set_prediction(DecoderValue& value, const PredictionChange& change) {
 // As in transformers' classes for sequence classification: no factor or cap of logits.
 void set_score_head(DecoderValue& value, const ScoreHead& head, const DecoderFamily& family) {
   set_prediction(value, {});
-  if (family.set_score_head != nullptr && value.score_labels == 0) family.set_score_head(value);
+  if (family.set_score_head != nullptr && value.score_labels == 0)
+    family.set_score_head(value, head.scored);
   value.score_label_names = head.label_names;
   value.score_labels = std::ssize(head.label_names);
   value.score_pad_token = head.padding;

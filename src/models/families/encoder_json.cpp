@@ -54,11 +54,14 @@ void write_head(const DecoderValue& value, std::string_view prefix, Json& j) {
   write_score_head(value, j);
 }
 
-void set_text_head(const std::optional<HeadTransform>& pooled, DecoderValue& value) {
+void set_scores(DecoderValue& value, ScoredTokens scored,
+                const std::optional<HeadTransform>& pooled,
+                const std::optional<HeadTransform>& each_token) {
+  const bool of_tokens = scored == ScoredTokens::each_token || scored == ScoredTokens::span;
+  value.score_transform = of_tokens ? each_token : pooled;
+  value.scored = of_tokens ? scored : ScoredTokens::first_token;
   value.head_transform.reset();
   value.output_bias = value.pair_head = value.predicts_masked = false;
-  value.scored = ScoredTokens::first_token;
-  value.score_transform = pooled;
   value.score_bias = true;
   value.untied = true;
 }
@@ -79,9 +82,11 @@ void set_head(const Json& j, EncoderHead head, const EncoderHeads& heads, Decode
   } else {
     read_score_head(j, value);
   }
-  set_text_head(head == EncoderHead::sequence ? heads.pooled : heads.each_token, value);
-  if (head == EncoderHead::tokens) value.scored = ScoredTokens::each_token;
-  if (head == EncoderHead::answers) value.scored = ScoredTokens::span;
+  set_scores(value,
+             head == EncoderHead::tokens    ? ScoredTokens::each_token
+             : head == EncoderHead::answers ? ScoredTokens::span
+                                            : ScoredTokens::first_token,
+             heads.pooled, heads.each_token);
 }
 
 void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers) {

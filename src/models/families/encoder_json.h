@@ -30,8 +30,11 @@ struct EncoderHeads {
   bool output_bias = true;
 };
 void set_head(const Json& config, EncoderHead head, const EncoderHeads& heads, DecoderValue& value);
-// Gives `value` the transform that a head for whole texts (classification, scores) applies.
-void set_text_head(const std::optional<HeadTransform>& pooled, DecoderValue& value);
+// Gives `value` a score head in place of its own: of each token or of answers (span) behind
+// `each_token`, otherwise of the first token behind `pooled`.
+void set_scores(DecoderValue& value, ScoredTokens scored,
+                const std::optional<HeadTransform>& pooled,
+                const std::optional<HeadTransform>& each_token = {});
 
 // Throws Error unless the heads divide the hidden size and the number of layers is a sane one.
 void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers);

@@ -65,9 +65,9 @@ struct DecoderFamily {
   // True for encoders, whose read() and write() also read and write the head that `architectures`
   // names.
   bool has_heads = false;
-  // Makes the head of a model that scores texts, of a value without one; null: that of decoders, at
-  // the last token.
-  void (*set_score_head)(DecoderValue& value) = nullptr;
+  // Makes the head of a model with scores, of a value without one: of each token, of answers
+  // (span), or for all other `scored` of texts. Null: that of decoders, at the last token.
+  void (*set_score_head)(DecoderValue& value, ScoredTokens scored) = nullptr;
   // Prefix of all tensor names except the head's. Files that were saved from the model without its
   // head lack it.
   std::string_view base_prefix = "model.";

@@ -52,9 +52,11 @@ class EmptySamples final : public data::Dataset {
 
 bool confined(const settings::TrainSettings& s) { return s.data.confines_attention(); }
 
-// True if batches have the scores to reach, or the roles of tokens in preferences.
+// True if batches have the scores to reach, the roles of tokens in preferences, or the places of
+// answers.
 bool has_targets(const settings::TrainSettings& s, const models::Model& model) {
-  return model->score_labels() == 1 || s.data.task == "dpo";
+  return model->score_labels() == 1 || s.data.task == "dpo" ||
+         model->facts().scored == models::ScoredTokens::span;
 }
 
 // A micro-batch without its tokens: on meta only the first one is read.

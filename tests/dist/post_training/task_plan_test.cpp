@@ -15,6 +15,27 @@ SettledRun run_of(const std::string& task, const std::string& flags) {
   return settle_run(given, post_training::make_task(given.data));
 }
 
+// Compares memory of every class and traffic with those of a run.
+void expect_executed(const SettledRun& run) {
+  settings::TrainSettings settled = run.settings;
+  const plan::Plan plan =
+      make_plan(settled, run.model, run.vocabulary, {.task = run.task, .samples = false});
+  const std::vector<ExecutedRank> ranks = executed(run, 2);
+  const size_t per_stage = ranks.size() / plan.stages.size();
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    for (int c = 0; c < kMemoryClasses; ++c) {
+      if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
+      const auto at = static_cast<size_t>(c);
+      EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
+          << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
+    }
+  }
+  double sent = 0;
+  for (const plan::TrafficWork& work : plan.traffic)
+    if (work.call != "gradient norm") sent += work.sent;
+  EXPECT_EQ(sent, ranks[0].sent);
+}
+
 TEST(TaskPlan, IsWhatIsExecuted) {
   for (const std::string task :
        {"sft", "dpo", "dpo --precompute-reference", "reward", "classify --labels no yes perhaps"}) {
@@ -26,24 +47,22 @@ TEST(TaskPlan, IsWhatIsExecuted) {
           "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
           "--context-parallel-size 2", "--freeze *mlp*"}) {
       SCOPED_TRACE(task + " " + layout);
-      const SettledRun run = run_of(task, layout);
-      settings::TrainSettings settled = run.settings;
-      const plan::Plan plan =
-          make_plan(settled, run.model, run.vocabulary, {.task = run.task, .samples = false});
-      const std::vector<ExecutedRank> ranks = executed(run, 2);
-      const size_t per_stage = ranks.size() / plan.stages.size();
-      for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-        for (int c = 0; c < kMemoryClasses; ++c) {
-          if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
-          const auto at = static_cast<size_t>(c);
-          EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
-              << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
-        }
-      }
-      double sent = 0;
-      for (const plan::TrafficWork& work : plan.traffic)
-        if (work.call != "gradient norm") sent += work.sent;
-      EXPECT_EQ(sent, ranks[0].sent);
+      expect_executed(run_of(task, layout));
+    }
+  }
+}
+
+TEST(TaskPlan, OfEncodersIsWhatIsExecuted) {
+  const std::string bert = std::string(MEGATRON_GOLDEN) + "/hf/bert/config.json";
+  for (const std::string task :
+       {"classify --labels a b", "token-classification --labels O B-X I-X", "question-answering"}) {
+    for (const std::string layout :
+         {"", "--tensor-model-parallel-size 2 --sequence-parallel", "--context-parallel-size 2"}) {
+      SCOPED_TRACE(task + " " + layout);
+      const settings::TrainSettings given = with_flags(
+          {}, "--model-config " + bert + " --seq-length 16 --micro-batch-size 2 --train-iters 4 " +
+                  "--global-batch-size 4 --lr 1e-3 --threads 1 " + layout + " --task " + task);
+      expect_executed(settle_run(given, post_training::make_task(given.data)));
     }
   }
 }

@@ -57,17 +57,20 @@ inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
   const int64_t sequences = *run.settings.batch.micro_batch_size,
                 length = *run.settings.batch.seq_length, vocabulary = run.model->vocab_size(),
                 scores = run.model->score_labels();
+  const models::ModelFacts& facts = run.model->facts();
+  const bool answers = facts.scored == models::ScoredTokens::span;
   corpus::HostBatch batch{.layout = {.sequences = sequences, .length = length}};
   for (int64_t i = 0; i < sequences * length; ++i) {
     batch.tokens.push_back(static_cast<int32_t>(i * 7 % vocabulary));
     batch.labels.push_back(static_cast<int32_t>((i * 7 + 7) % (scores > 0 ? scores : vocabulary)));
     batch.positions.push_back(static_cast<int32_t>(i % length));
     batch.loss_mask.push_back(1);
-    if (scores == 1) batch.targets.push_back(0);
+    if (scores == 1 || answers) batch.targets.push_back(0);
     if (run.settings.data.confines_attention()) batch.segment_starts.push_back(0);
   }
   for (int64_t i = 0; i < sequences; ++i) batch.sample_ids.push_back(first + i);
   if (run.settings.data.task == "dpo") make_pairs(batch);
+  if (facts.two_sided && !batch.segment_starts.empty()) corpus::set_segment_ends(batch);
   return batch;
 }
 

@@ -370,6 +370,11 @@ void FlagBench::prepare() {
   write_file(data + "/labels.jsonl",
              R"([{"text": "one", "label": "yes"}, {"text": "two", "label": "no"},
                  {"text": "three and four", "label": "yes"}])");
+  write_file(data + "/questions.jsonl",
+             R"({"question": "q", "context": "a b c d e f g h i j k l m n o p", )"
+             R"("answers": {"text": ["m"], "answer_start": [24]}})");
+  write_file(data + "/words.txt",
+             "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\nf\ng\nh\nm\n");
   write_file(data + "/chat.jinja",
              "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}"
              "{% endgeneration %}{% endfor %}");

@@ -74,6 +74,11 @@ std::vector<FlagRow> chat_flags() {
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
        "--tokenizer-model {vectors}/post_training/sft/chatml ",
        "--labels no yes"},
+      {"doc-stride", "loss", "!doc-stride --doc-stride 0",
+       "!mock-data !vocab-size !num-layers !hidden-size !num-attention-heads --model-config "
+       "{vectors}/hf/bert/config.json --data-path {data}/questions.jsonl --task question-answering "
+       "--tokenizer-model {data}/words.txt --doc-stride 8 ",
+       "!doc-stride --doc-stride 8"},
   };
 }
 

@@ -157,6 +157,84 @@ TEST_F(FineTuningTeaches, AnEncoderTheOrderOfWords) {
   EXPECT_EQ(config["architectures"].dump(), R"(["BertForSequenceClassification"])");
 }
 
+// An encoder without weights yet, of a vocabulary of words and the suffix "s".
+class EncoderTeaches : public FineTuningTeaches {
+ protected:
+  void SetUp() override {
+    std::ofstream vocabulary(place_ / "vocab.txt"), config(place_ / "config.json");
+    for (const std::string& word : words("[PAD] [UNK] [CLS] [SEP] [MASK] red blue cat dog sun sky "
+                                         "map key box cup hat pen ##s"))
+      vocabulary << word << "\n";
+    config << R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 18,
+      "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "intermediate_size": 128, "max_position_embeddings": 64})";
+  }
+  Words train(const std::string& task, const std::string& more) const {
+    return words(
+        "train --task " + task +
+        " --model . --tokenizer-model . --train-data-path train.jsonl --valid-data-path "
+        "held.jsonl --seq-length 64 --micro-batch-size 8 --global-batch-size 8 --threads 2 "
+        "--lr-decay-style cosine --lr 2e-3 --lr-warmup-iters 20 --eval-iters 10 "
+        "--hidden-dropout 0 --attention-dropout 0 --save run " +
+        more);
+  }
+  const Words others_ = words("cat dog sun sky map key box cup hat pen");
+};
+
+// The two words behind "red" or "blue" are a name of this type, and no other ones are.
+TEST_F(EncoderTeaches, WhichWordsAreNames) {
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl");
+    for (int i = 0; i < 2200; ++i) {
+      Json::Array tokens, tags;
+      const auto add = [&](const std::string& word, const std::string& tag) {
+        tokens.emplace_back(word + (below(2) == 0 ? "s" : ""));
+        tags.emplace_back(tag);
+      };
+      for (const size_t n = 6 + below(6); tokens.size() < n;) {
+        const bool names = below(4) == 0;
+        const std::string color = below(2) == 0 ? "red" : "blue";
+        add(names ? color : others_[below(others_.size())], "O");
+        if (!names) continue;
+        add(others_[below(others_.size())], "B-" + color);
+        add(others_[below(others_.size())], "I-" + color);
+      }
+      (i < 200 ? held : train)
+          << Json(Json::Object{{"tokens", std::move(tokens)}, {"ner_tags", std::move(tags)}}).dump()
+          << "\n";
+    }
+  }
+  succeed(train("token-classification", "--train-iters 400 --eval-interval 400"));
+  EXPECT_GE(evaluated("run", "accuracy"), 0.97);
+  EXPECT_GE(evaluated("run", "f1"), 0.95);
+}
+
+// The answer is from the question's first word to its second one, wherever they are.
+TEST_F(EncoderTeaches, WhereAnswersAre) {
+  {
+    std::ofstream train(place_ / "train.jsonl"), held(place_ / "held.jsonl");
+    for (int i = 0; i < 3200; ++i) {
+      Words context = others_;
+      std::ranges::shuffle(context, random_);
+      const size_t last = 1 + below(6), first = below(last);
+      const Words before(context.begin(), context.begin() + static_cast<std::ptrdiff_t>(first)),
+          answer(context.begin() + static_cast<std::ptrdiff_t>(first),
+                 context.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+      const auto begin = static_cast<int64_t>(joined(before).size() + (first > 0 ? 1 : 0));
+      (i < 200 ? held : train)
+          << Json(Json::Object{{"question", context[first] + " " + context[last]},
+                               {"context", joined(Words(context.begin(), context.begin() + 7))},
+                               {"answers", Json::Object{{"text", Json::Array{joined(answer)}},
+                                                        {"answer_start", Json::Array{begin}}}}})
+                 .dump()
+          << "\n";
+    }
+  }
+  succeed(train("question-answering", "--train-iters 600 --eval-interval 600"));
+  EXPECT_GE(evaluated("run", "exact_match"), 0.85);
+  EXPECT_GE(evaluated("run", "f1"), 0.92);
+}
+
 // Which of two answers is preferred depends on the order of two words in the prompt. Each prompt is
 // there in both orders, so a score of the answer alone is right for half of the pairs.
 TEST_F(FineTuningTeaches, ARewardModelWhichAnswerFitsThePrompt) {

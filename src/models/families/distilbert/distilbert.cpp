@@ -75,7 +75,7 @@ FamilyTensors tensors(const DecoderValue& value) {
                     {"mlp_norm", "output_layer_norm"}}};
 }
 
-void set_score_head(DecoderValue& value) { set_text_head(kDense, value); }
+void set_score_head(DecoderValue& value, ScoredTokens scored) { set_scores(value, scored, kDense); }
 
 constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "n_layers"},
                                         {"--ffn-hidden-size", "hidden_dim"},

@@ -80,7 +80,9 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
-void set_score_head(DecoderValue& value) { set_text_head(kPooler, value); }
+void set_score_head(DecoderValue& value, ScoredTokens scored) {
+  set_scores(value, scored, kPooler);
+}
 
 // Files also have a head for contacts, a table of positions that rotary models do not use, and in
 // every layer the angles.

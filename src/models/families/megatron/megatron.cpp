@@ -61,9 +61,9 @@ FamilyTensors tensors(const DecoderValue&) {
 }
 
 // An encoder classifies texts through BERT's pooler.
-void set_score_head(DecoderValue& value) {
+void set_score_head(DecoderValue& value, ScoredTokens scored) {
   if (value.predicts_masked)
-    set_text_head(HeadTransform{.kind = HeadTransform::Kind::pooler}, value);
+    set_scores(value, scored, HeadTransform{.kind = HeadTransform::Kind::pooler});
 }
 
 // Flags appear under their own names in the file.

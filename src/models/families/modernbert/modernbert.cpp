@@ -169,9 +169,9 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp.down", "mlp.Wo"}}};
 }
 
-void set_score_head(DecoderValue& value) {
+void set_score_head(DecoderValue& value, ScoredTokens scored) {
   const std::optional<HeadTransform> transform = value.head_transform;
-  set_text_head(transform, value);
+  set_scores(value, scored, transform, transform);
 }
 
 constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "mlp_dropout"},

@@ -66,7 +66,9 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
-void set_score_head(DecoderValue& value) { set_text_head(kPooler, value); }
+void set_score_head(DecoderValue& value, ScoredTokens scored) {
+  set_scores(value, scored, kPooler);
+}
 
 constexpr std::string_view kBuffers[] = {"lm_head.", "pooler.", "classifier.", "qa_outputs."};
 

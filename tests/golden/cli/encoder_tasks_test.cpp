@@ -1,0 +1,209 @@
+// `megatron token-classification` and `megatron question-answering` train heads of tokens.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
+#include "golden/cli/log_records.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+#include "models/model.h"
+#include "text.h"
+#include "word_vocabulary.h"
+
+namespace megatron::testing {
+namespace {
+
+class EncoderTasks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_word_vocabulary(place_ / "words", 160);
+    std::ofstream words(place_ / "words.jsonl"), questions(place_ / "questions.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      const std::string entity = i % 2 == 0 ? "w20" : "w30";
+      words << R"({"tokens": ["w)" << 40 + i << R"(", ")" << entity
+            << R"(", "w50", "w51"], "ner_tags": )"
+            << (i % 2 == 0 ? R"(["O", "B-EVEN", "I-EVEN", "O"])" : R"(["O", "B-ODD", "O", "O"])")
+            << "}\n";
+      questions << R"({"question": ")" << entity << R"(", "context": "w)" << 40 + i
+                << R"( w20 w30 w60", "answers": {"text": [")" << entity
+                << R"("], "answer_start": [)" << (i % 2 == 0 ? 4 : 8) << "]}}\n";
+    }
+  }
+
+  Words command(const std::string& name, const std::string& more) const {
+    return with(with({name, "--model", vectors("hf/bert")}, tokenizer_),
+                words("--seq-length 32 --micro-batch-size 2 --global-batch-size 4 --lr 3e-3 "
+                      "--train-iters 30 --log-interval 1 --hidden-dropout 0 --attention-dropout 0 "
+                      "--threads 1 " +
+                      more));
+  }
+  Outcome succeed(const Words& line) const {
+    Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 0) << r.out << r.err;
+    return r;
+  }
+  void refused(const Words& line, const Words& parts) const {
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 2) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
+  }
+  std::vector<double> losses(const std::string& folder) const {
+    std::vector<double> all;
+    for (const Json& record : log_records(place_ / folder, "step"))
+      all.push_back(record["loss"].as_number());
+    return all;
+  }
+  Json evaluated(const std::string& folder, const std::string& file) const {
+    return Json::parse(
+        succeed(with({"eval", "--load", folder, "--input", file, "--json"}, tokenizer_)).out);
+  }
+  void same_in_layouts(const std::string& name, const std::string& data) const {
+    const std::vector<double> expected = losses("run");
+    for (const char* layout :
+         {"--context-parallel-size 2",
+          "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 --ranks 4",
+          "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"}) {
+      const std::string folder = "out" + std::to_string(std::hash<std::string>()(layout));
+      succeed(command(name, data + "--train-iters 6 --save " + folder + " " + layout));
+      const std::vector<double> found = losses(folder);
+      ASSERT_EQ(found.size(), 6u);
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i], expected[i], 5e-5 * expected[i]) << layout << ", step " << i + 1;
+    }
+  }
+
+  Workplace place_;
+  const Words tokenizer_ = {"--tokenizer-model", "words"};
+};
+
+TEST_F(EncoderTasks, WordsGetLabels) {
+  const std::string data =
+      "--data-path words.jsonl --split 9,1,0 --eval-interval 30 --eval-iters 1 "
+      "--lr-decay-style constant ";
+  const Outcome r = succeed(command("token-classification", data + "--save run"));
+  EXPECT_NE(r.err.find("40 texts of 160 words with labels"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("classifier.weight takes the place of its output layer"), std::string::npos)
+      << r.err;
+  const Json config = Json::read(place_ / "run/iter_0000030/config.json");
+  EXPECT_EQ(config["architectures"].dump(), R"(["BertForTokenClassification"])");
+  EXPECT_EQ(config["id2label"].dump(), R"({"0": "B-EVEN", "1": "B-ODD", "2": "I-EVEN", "3": "O"})");
+  const Json validation = log_records(place_ / "run", "validation").back();
+  EXPECT_GT(validation["f1"].as_number(), 0.9) << validation.dump();
+  const Json found = evaluated("run", "words.jsonl");
+  EXPECT_EQ(found["words"].as_integer(), 160);
+  EXPECT_GT(found["accuracy"].as_number(), 0.95);
+  EXPECT_EQ(found["entities"].as_integer(), 40);
+  EXPECT_GT(found["f1"].as_number(), 0.9);
+  EXPECT_EQ(found["types"].as_array()[1]["type"].as_string(), "ODD");
+  same_in_layouts("token-classification", data);
+  // It goes on with its own classes.
+  succeed(with(with({"token-classification", "--model", "run/iter_0000030"}, tokenizer_),
+               words("--data-path words.jsonl --seq-length 32 --micro-batch-size 2 --train-iters 2 "
+                     "--lr 1e-4")));
+  refused(with(with({"token-classification", "--model", "run/iter_0000030"}, tokenizer_),
+               words("--data-path words.jsonl --seq-length 32 --micro-batch-size 2 --train-iters 2 "
+                     "--lr 1e-4 --labels O B-X")),
+          {"--labels is O B-X", "B-EVEN"});
+}
+
+TEST_F(EncoderTasks, QuestionsGetAnswers) {
+  const std::string data = "--data-path questions.jsonl --doc-stride 2 --lr-decay-style constant ";
+  const Outcome r = succeed(command("question-answering", data + "--save run --train-iters 60"));
+  EXPECT_NE(r.err.find("40 questions, 40 windows"), std::string::npos) << r.err;
+  EXPECT_EQ(Json::read(place_ / "run/iter_0000060/config.json")["architectures"].dump(),
+            R"(["BertForQuestionAnswering"])");
+  const std::vector<double> all = losses("run");
+  EXPECT_LT(all.back(), 0.5 * all.front());
+  EXPECT_TRUE(log_records(place_ / "run", "step").back()["metrics"].contains("exact match"));
+  const Json found = evaluated("run", "questions.jsonl");
+  EXPECT_EQ(found["questions"].as_integer(), 40);
+  EXPECT_GT(found["exact_match"].as_number(), 0.8);
+  EXPECT_GE(found["f1"].as_number(), found["exact_match"].as_number());
+  same_in_layouts("question-answering", data);
+}
+
+// As PEFT has it, an adapter's directory has the whole head; PEFT 0.21 opens these with our logits.
+TEST_F(EncoderTasks, AdaptersBringTheirHeads) {
+  std::ofstream(place_ / "texts.jsonl") << R"([{"text": "w20 w21", "label": "a"},)"
+                                        << R"( {"text": "w30 w31", "label": "b"}])";
+  struct Kind {
+    std::string name, data, type, saved, head;
+  };
+  for (const Kind& kind : std::initializer_list<Kind>{
+           {"token-classification", "words.jsonl", "TOKEN_CLS", R"(["classifier"])", "classifier"},
+           {"question-answering", "questions.jsonl --doc-stride 2", "QUESTION_ANS",
+            R"(["qa_outputs"])", "qa_outputs"},
+           {"classify", "texts.jsonl", "SEQ_CLS", R"(["classifier", "bert.pooler"])",
+            "classifier"}}) {
+    SCOPED_TRACE(kind.name);
+    const std::string flags =
+        "--lora-rank 4 --train-iters 6 --lr-decay-style constant --data-path " + kind.data +
+        " --save " + kind.name;
+    succeed(command(kind.name, flags));
+    const std::string folder = place_ / (kind.name + "/iter_0000006");
+    const Json adapter = Json::read(folder + "/adapter_config.json");
+    EXPECT_EQ(adapter["task_type"].as_string(), kind.type);
+    EXPECT_EQ(adapter["modules_to_save"].dump(), kind.saved);
+    const checkpoint::SafetensorsFile file(folder + "/adapter_model.safetensors");
+    for (const char* part : {".weight", ".bias"})
+      EXPECT_NE(file.find("base_model.model." + kind.head + part), nullptr) << part;
+    EXPECT_EQ(file.find("base_model.model.bert.pooler.dense.weight") != nullptr,
+              kind.name == "classify");
+    EXPECT_LT(losses(kind.name).back(), losses(kind.name).front());
+    // It resumes with the same bits, and opens by itself.
+    succeed(command(kind.name, flags + "_parts --exit-interval 2"));
+    succeed(command(kind.name, flags + "_parts --load " + kind.name + "_parts"));
+    EXPECT_EQ(read_file(place_ / (kind.name + "_parts/iter_0000006/adapter_model.safetensors")),
+              read_file(folder + "/adapter_model.safetensors"));
+    evaluated(kind.name, kind.data.substr(0, kind.data.find(' ')));
+    // PEFT writes no config.json: the head is known by its name and the task.
+    const std::string peft = place_ / (kind.name + "_peft");
+    std::filesystem::create_directory(peft);
+    for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"})
+      std::filesystem::copy(folder + name, peft + name);
+    const models::Model named = models::model_from_directory(folder),
+                        unnamed = models::model_from_directory(peft);
+    EXPECT_EQ(unnamed->facts().scored, named->facts().scored);
+    EXPECT_EQ(unnamed->score_labels(), named->score_labels());
+  }
+}
+
+TEST_F(EncoderTasks, ShowWhatIsLearned) {
+  expect_contains(succeed(command("token-classification", "--data-path words.jsonl --show 1")).out,
+                  {"words.jsonl:1, labels O B-EVEN I-EVEN O", "[CLS][[w40 w20 w50 w51]][SEP]"});
+  expect_contains(
+      succeed(command("question-answering", "--data-path questions.jsonl --show 1")).out,
+      {"questions.jsonl:1, window 1 of 1", "w40[[w20]]w30"});
+}
+
+TEST_F(EncoderTasks, BadInputIsRefusedBeforeAStep) {
+  std::ofstream(place_ / "bad.jsonl")
+      << R"({"question": "w1", "context": "w2", "answers": {"text": ["w3"], "answer_start": [0]}})"
+      << "\n";
+  refused(command("question-answering", "--data-path bad.jsonl"), {"bad.jsonl:1", "'w3'"});
+  refused(command("question-answering", "--data-path questions.jsonl --seq-length 6"),
+          {"questions.jsonl:1", "--seq-length 6", "--doc-stride"});
+  refused(command("question-answering", "--data-path questions.jsonl --chat-truncation keep_end"),
+          {"--chat-truncation keep_end", "windows"});
+  refused(command("token-classification", "--data-path words.jsonl --labels O B-EVEN"),
+          {"words.jsonl", "'I-EVEN' is none of"});
+  refused(command("token-classification", "--data-path words.jsonl --doc-stride 3"),
+          {"--doc-stride 3", "question-answering"});
+  refused(command("token-classification", "--data-path words.jsonl --chat-packing wrapped"),
+          {"--chat-packing wrapped", "use bfd or none"});
+  refused(
+      with({"token-classification", "--model", vectors("hf/gpt2"), "--tokenizer-model", "words"},
+           words("--data-path words.jsonl --seq-length 16 --micro-batch-size 1 --train-iters 1 "
+                 "--lr 1e-3")),
+      {"trains encoders", "gpt2"});
+  refused({"question-answering"}, {"--data-path FILE", "question"});
+  refused({"token-classification"}, {"--data-path FILE", "ner_tags"});
+}
+
+}  // namespace
+}  // namespace megatron::testing
