@@ -108,6 +108,8 @@ std::vector<std::pair<std::string, std::string>> texts_of_all_families() {
     texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
   for (const char* name : testing::kEncoderDirectories)
     texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
+  for (const char* name : testing::kEncoderDecoderDirectories)
+    texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
   for (const char* name : {"nemotron-nas", "megatron"})
     texts.emplace_back(name, testing::written_config(name).dump(2));
   return texts;
@@ -167,6 +169,7 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
     }
   }
   families.insert("kimi_k2");  // reads the files of deepseek_v3
+  families.insert("mt5");      // has no directory
   EXPECT_EQ(families.size(), family_names().size());
   EXPECT_GT(valid, 500);
   EXPECT_GT(refused, 500);

@@ -44,6 +44,8 @@ TEST(Families, AgreeWithThePlainOracle) {
   auto models = testing::family_models();
   for (const char* name : testing::kEncoderDirectories)
     models.emplace_back(name, model_from_config_json(testing::family_config(name)));
+  for (const char* name : testing::kEncoderDecoderDirectories)
+    models.emplace_back(name, model_from_config_json(testing::family_config(name)));
   models.emplace_back("qwen2 with a score head",
                       model_from_config_json(testing::qwen2_classifier()));
   for (const auto& [name, model] : models) {
@@ -77,6 +79,9 @@ TEST(Families, AgreeWithThePlainOracle) {
                                                                             : model->vocab_size()};
     nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
     add_encoder_inputs(runtime, model->facts(), batch);
+    nn::Batch texts = batch;  // of an encoder before a decoder
+    texts.tokens = batch.labels;
+    if (model->facts().encoder_layers > 0) batch.encoder = &texts;
     Tape tape(runtime, Tape::Mode::infer);
     const std::vector<double> losses = to_doubles(
         head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::evaluate), batch));
@@ -85,8 +90,8 @@ TEST(Families, AgreeWithThePlainOracle) {
       const auto part = [&](const Tensor& t) {
         return std::span(t.data<int32_t>() + b * length, static_cast<size_t>(length));
       };
-      const std::vector<double> plain =
-          model->plain_losses(weights, {part(batch.tokens)}, part(batch.labels));
+      const std::vector<double> plain = model->plain_losses(
+          weights, {part(batch.tokens), part(texts.tokens)}, part(batch.labels));
       for (int64_t t = 0; t < length; ++t) {
         const double loss = losses[static_cast<size_t>(b * length + t)];
         if (loss == 0) continue;  // has weight 0

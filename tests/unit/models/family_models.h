@@ -2,6 +2,8 @@
 // represent.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +25,12 @@ inline constexpr const char* kFamilyDirectories[] = {
 inline constexpr const char* kEncoderDirectories[] = {
     "bert", "roberta", "distilbert", "modernbert", "esm", "bert_classify", "bert_tokens"};
 
+inline constexpr const char* kEncoderDecoderDirectories[] = {"t5", "t5_v1_1", "umt5"};
+
 inline std::string family_directory(const std::string& name) {
-  return std::string(MEGATRON_GOLDEN) + "/hf/" + name;
+  const bool both =
+      std::ranges::find(kEncoderDecoderDirectories, name) != std::end(kEncoderDecoderDirectories);
+  return std::string(MEGATRON_GOLDEN) + (both ? "/t5/hf/" : "/hf/") + name;
 }
 inline Json family_config(const std::string& name) {
   return Json::read(family_directory(name) + "/config.json");

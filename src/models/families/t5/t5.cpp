@@ -94,7 +94,7 @@ Json write(const DecoderValue& value, const Kind& kind) {
   const nn::MlpConfig* mlp = first.mlp();
   MG_CHECK(value.encoder_layers > 0 && a != nullptr && mlp != nullptr,
            "a model without an encoder, without attention or without an MLP");
-  const bool scaled = value.logits_scale != 1;
+  const bool scaled = !value.untied || value.logits_scale != 1;
   Json j(Json::Object{});
   j.set("architectures", Json::Array{std::string(kind.model_class) + "ForConditionalGeneration"});
   j.set("d_ff", mlp->ffn);
