@@ -12,7 +12,8 @@ void TokenizerSettings::fields(Fields& f) {
         "TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
         "(the text consists of token ids), or ByteTokenizer (ids are bytes; Megatron-LM implements "
         "it, but has no type for it); default: detected from --tokenizer-model; without that, "
-        "GPT2BPETokenizer if --vocab-file and --merge-file are given, else NullTokenizer");
+        "GPT2BPETokenizer with --vocab-file and --merge-file, BertWordPieceLowerCase with "
+        "--vocab-file alone, else NullTokenizer");
   f.add("tokenizer-model", &tokenizer_model,
         "the tokenizer's directory or file (tokenizer.json, SentencePiece .model, TikToken file)");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");
@@ -62,7 +63,8 @@ void TokenizerSettings::fields(Fields& f) {
 
 std::optional<std::string> TokenizerSettings::type_by_flags() const {
   if (tokenizer_type || tokenizer_model) return tokenizer_type;
-  return vocab_file && merge_file ? "GPT2BPETokenizer" : "NullTokenizer";
+  if (!vocab_file) return "NullTokenizer";
+  return merge_file ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
 }
 
 int64_t padded_vocabulary_size(const TokenizerSettings& s, int64_t size, int64_t tensor_parallel) {

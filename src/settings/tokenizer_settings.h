@@ -25,8 +25,8 @@ struct TokenizerSettings {
   bool pad_vocab_size = true;
 
   // Tokenizer type given by the flags: --tokenizer-type; GPT2BPETokenizer with --vocab-file and
-  // --merge-file; NullTokenizer without --tokenizer-model; nullopt: the type is determined by the
-  // file's content.
+  // --merge-file, BertWordPieceLowerCase with the former alone; NullTokenizer without
+  // --tokenizer-model; nullopt: the type is determined by the file's content.
   std::optional<std::string> type_by_flags() const;
   // All fields except --vocab-size, which in commands with a model is one of the model's flags.
   void fields(Fields& fields);

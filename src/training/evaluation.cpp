@@ -168,7 +168,7 @@ void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& p
   std::array<bool, 3> wanted{};
   std::array<std::optional<int64_t>, 3> samples = {0, 0, 0};
   wanted[split] = true;
-  samples[split] = s_.samples;
+  samples[split] = s_.samples.value_or(1);  // whole passes are built
   const corpus::Corpus corpus = corpus::open_masked({.settings = s_.data,
                                                      .vocabulary = vocabulary,
                                                      .seq_length = length_,
@@ -179,7 +179,7 @@ void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& p
                                                     model_->facts());
   corpus.set(split_named(s_.set));
   set_ = corpus.sets[split];
-  count_ = std::min(*s_.samples, set_->size());
+  count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
 }
 
 void Evaluation::check_of_encoder() const {
@@ -191,9 +191,15 @@ void Evaluation::check_of_encoder() const {
   MG_CHECK(text || !s_.per_document,
            "--per-document needs --input: a data set of an encoder has samples of masked tokens, "
            "which are not scored by document");
-  MG_CHECK(text || s_.samples,
-           "--eval-samples N is needed: how many samples of the {} set to mask and to evaluate",
-           s_.set);
+  const settings::DataSettings& data = s_.data;
+  const bool several = data.data_path.size() > 1 || data.train_data_path.size() > 1 ||
+                       data.valid_data_path.size() > 1 || data.test_data_path.size() > 1;
+  MG_CHECK(
+      text || s_.samples ||
+          !(several || data.mock_data || data.data_args_path || data.per_split_data_args_path),
+      "--eval-samples N is needed: how many samples of the {} set to mask and to evaluate. One "
+      "pass is the default for one data set only",
+      s_.set);
 }
 
 void Evaluation::check() const {

@@ -107,7 +107,14 @@ TEST_F(EncoderCommands, EvalGivesTheLossOfMaskedTokens) {
   const Json again =
       Json::parse(succeed(with(line, {"--eval-samples", "40", "--micro-batch-size", "7"})).out);
   EXPECT_EQ(again["loss"], found["loss"]);
-  refused(line, {"--eval-samples"});
+  // Without a number, one pass over the documents of the set.
+  const Json pass = Json::parse(succeed(line).out);
+  EXPECT_GT(pass["sequences"].as_integer(), 1);
+  const Json counted = Json::parse(
+      succeed(with(line, {"--eval-samples", std::to_string(pass["sequences"].as_integer())})).out);
+  EXPECT_EQ(counted["loss"], pass["loss"]);
+  refused(with(of("bert", {"eval", "--mock-data", "--seq-length", "32"}), words_),
+          {"--eval-samples N is needed"});
 }
 
 // A masked language model becomes a classifier that transformers' class reads.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -243,6 +244,49 @@ TEST(ExampleCommands, GoThroughTheProgram) {
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_NE(rest.out.find("parameters"), std::string::npos) << rest.out;
   }
+}
+
+// examples/bert/train_bert_340m_distributed.sh, whose program is pretrain_bert.py, which takes
+// --vocab-file for that of BertWordPieceLowerCase.
+constexpr const char *kBertShape =
+                         "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
+                         "--seq-length 512 --max-position-embeddings 512 ",
+                     *kBertLayout =
+                         "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 ",
+                     *kBertRest =
+                         "--attention-backend auto --micro-batch-size 4 --global-batch-size 32 "
+                         "--train-iters 1000000 --weight-decay 1e-2 --clip-grad 1.0 --fp16 "
+                         "--lr 0.0001 --lr-decay-iters 990000 --lr-decay-style linear "
+                         "--min-lr 1.0e-5 --weight-decay 1e-2 --lr-warmup-fraction .01 "
+                         "--clip-grad 1.0 --split 949,50,1 --log-interval 100 "
+                         "--save-interval 10000 --eval-interval 1000 --save checkpoints "
+                         "--load checkpoints --eval-iters 10 --tensorboard-dir logs ";
+
+TEST(ExampleCommands, BertPassesButForItsStages) {
+  const Workplace place;
+  const std::string data = std::string(MEGATRON_GOLDEN) + "/bert_dataset/data/",
+                    paths = "--data-path " + data + "docs60 --vocab-file " + data +
+                            "wordpiece/vocab.txt ";
+  const auto run = [&](const std::string& line) { return place.run(words_of(line)); };
+  // Its 24 layers are not 16 equal stages, which Megatron-LM refuses, too.
+  const Outcome uneven =
+      run("plan --no-time --task mlm " + paths + kBertShape + kBertLayout + kBertRest);
+  EXPECT_EQ(uneven.code, 2);
+  EXPECT_NE(uneven.err.find("--num-layers 24 cannot be divided evenly"), std::string::npos);
+  const std::string eight = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 ";
+  const Outcome planned =
+      run("plan --no-time --json --task mlm " + paths + kBertShape + eight + kBertRest);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  EXPECT_NE(planned.out.find("\"ranks\": 64"), std::string::npos) << planned.out.substr(0, 500);
+  // The same command trains with a small shape, layout, number of steps, and shares of 60
+  // documents.
+  const Outcome trained =
+      run("train --task mlm " + paths + kBertRest +
+          "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 "
+          "--max-position-embeddings 32 --tensor-model-parallel-size 2 --exit-interval 2 --split "
+          "8,1,1");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(std::filesystem::exists(place / "checkpoints/iter_0000002/config.json"));
 }
 
 // Plans each example on its intended number of ranks: one rank of each stage, and the traffic of

@@ -501,7 +501,7 @@ TEST_F(GenerateCommand, TakesTheTokenizerOfFlags) {
                 .err.find("the tokenizer has 300 tokens, but the model has 400: the ids from 300 "
                           "on have no text"),
             std::string::npos);
-  refused({"--prompt", "x", "--vocab-file", "v"},
+  refused({"--prompt", "x", "--tokenizer-type", "NullTokenizer", "--vocab-file", "v"},
           {"--vocab-file applies to", "BertWordPieceLowerCase", "NullTokenizer"});
 }
 

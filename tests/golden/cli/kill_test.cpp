@@ -36,6 +36,20 @@ TEST(KillOfContextRanks, BetweenFourPairsOfSizes) {
       .run();
 }
 
+// An encoder's samples and masks are functions of the seed and the sample's number, and dropout of
+// the token's place, so a run may be killed and resumed in any layout.
+TEST(KillOfEncoders, BetweenFourLayouts) {
+  KillSeries(
+      {"--ranks 1", "--tensor-model-parallel-size 2 --sequence-parallel",
+       "--pipeline-model-parallel-size 2",
+       "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+      4, 21,
+      fmt::format("train --task mlm --max-position-embeddings 32 --hidden-dropout 0.1 "
+                  "--data-path {} --tokenizer-model {}",
+                  vectors("bert_dataset/data/docs60"), vectors("bert_dataset/data/wordpiece")))
+      .run();
+}
+
 // Runs of examples, whose rows are packed and drawn anew in each epoch.
 TEST(KillOfTasks, OfEveryKind) {
   const Workplace data;

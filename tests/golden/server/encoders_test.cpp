@@ -1,11 +1,15 @@
 // Endpoints of encoders, compared with numbers of transformers 5.24 (its pipelines fill-mask and
 // text-classification, and the last hidden state of its BertModel).
+#include <cmath>
+
+#include "base/files.h"
 #include "checkpoint/model_directory.h"
 #include "golden/selftest/support.h"
 #include "golden/server/support.h"
 #include "server/score_request.h"
 #include "text.h"
 #include "training/model_source.h"
+#include "unit/checkpoint/raw_tensors.h"
 #include "unit/models/family_models.h"
 #include "word_vocabulary.h"
 
@@ -15,8 +19,9 @@ namespace {
 // An encoder of the golden vectors behind a server, with words for its tokens.
 class ServedEncoder {
  public:
-  explicit ServedEncoder(const std::string& name)
-      : directory_(family_directory(name)),
+  explicit ServedEncoder(const std::string& name) : ServedEncoder(name, family_directory(name)) {}
+  ServedEncoder(const std::string& name, const std::string& directory)
+      : directory_(directory),
         model_(models::model_from_directory(directory_.path())),
         runtime_({DeviceKind::cpu, 0}, 2),
         stage_(training::load_model(directory_, model_, runtime_, DType::f32, 0)) {
@@ -151,6 +156,42 @@ TEST(EncoderEndpoints, ReadPairsAsTransformersDoes) {
   EXPECT_EQ(cut.types[0], (Ids{0, 0, 0, 0, 1, 1}));
   expect_contains(served.refused("/v1/score", R"({"text_1": "w5", "text_2": "w6"})"),
                   {"has 3 labels", "/v1/classify"});
+}
+
+// The classifier with the first of its labels alone, whose logits transformers has.
+TEST(EncoderEndpoints, ScoreAndRankPairsByTheirOneLabel) {
+  const TemporaryDirectory folder;
+  Json config = family_config("bert_classify");
+  config.set("id2label", Json::parse(R"({"0": "relevance"})"));
+  config.set("label2id", Json::parse(R"({"relevance": 0})"));
+  config.set("num_labels", 1);
+  write_file(folder / "config.json", config.dump());
+  std::vector<RawTensor> tensors =
+      read_raw(family_directory("bert_classify") + "/model.safetensors");
+  for (RawTensor& tensor : tensors) {
+    if (!tensor.name.starts_with("classifier.")) continue;
+    const bool weight = tensor.name == "classifier.weight";
+    tensor.bytes.resize(tensor.bytes.size() / 3);
+    tensor.shape = weight ? "[1,32]" : "[1]";
+  }
+  write_raw(folder / "model.safetensors", tensors);
+  const ServedEncoder served("ranker", folder / "");
+  const std::string texts = R"("text_1": "w10 w20", "text_2": ["w9", "w30 w31"])";
+  constexpr double kLogits[] = {-0.5309510, -0.5154680};
+  const Json raw = served.answer("/v1/score", "{" + texts + R"(, "use_activation": false})"),
+             probabilities = served.answer("/v1/score", "{" + texts + "}");
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(raw["data"].as_array()[i]["score"].as_number(), kLogits[i], 1e-5);
+    EXPECT_NEAR(probabilities["data"].as_array()[i]["score"].as_number(),
+                1 / (1 + std::exp(-kLogits[i])), 1e-5);
+  }
+  const Json ranked = served.answer(
+      "/v1/rerank", R"({"query": "w10 w20", "documents": ["w9", "w30 w31"], "top_n": 1})");
+  ASSERT_EQ(ranked["results"].as_array().size(), 1u);
+  const Json& first = ranked["results"].as_array()[0];
+  EXPECT_EQ(first["index"].as_integer(), 1);
+  EXPECT_EQ(first["document"]["text"].as_string(), "w30 w31");
+  EXPECT_NEAR(first["relevance_score"].as_number(), 1 / (1 + std::exp(-kLogits[1])), 1e-5);
 }
 
 TEST(EncoderEndpoints, GiveScoresOfEachToken) {

@@ -261,6 +261,8 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
             "type, or drop the flag");
   s_ = {};
   s_.vocab_file = "vocab.txt";
+  EXPECT_EQ(s_.type_by_flags(), "BertWordPieceLowerCase");
+  s_.tokenizer_type = "NullTokenizer";
   EXPECT_NE(
       refused(s_, 100).find(
           "--vocab-file applies to --tokenizer-type BertWordPieceLowerCase, BertWordPieceCase or "),
