@@ -154,7 +154,8 @@ class Describer {
     if (!now.tokenizer_type && type)
       note("tokenizer-type", *type,
            *type == "NullTokenizer" ? "--tokenizer-model is not given"
-                                    : "--vocab-file and --merge-file");
+           : now.merge_file         ? "--vocab-file and --merge-file"
+                                    : "--vocab-file");
     if (type == "NullTokenizer" && now.tiktoken_pattern)
       note("tiktoken-pattern", "none", "NullTokenizer does not tokenize text");
     const bool counted = d_.shape_source.empty() && !now_.shape.vocab_size;
