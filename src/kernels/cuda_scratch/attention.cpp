@@ -21,8 +21,9 @@ AttentionBlocks blocks_of(const Args& args, int64_t row_tile, int64_t key_tile) 
 
 AttentionTile gradient_tile_of(const AttentionBackwardArgs& args) {
   const int64_t width = head_width(args);
-  return on_tensor_cores(args) ? tensor_core_gradient_tile(tensor_core_width(width))
-                               : gradient_tile(tile_width(width));
+  return on_tensor_cores(args)
+             ? tensor_core_gradient_tile(tensor_core_width(width), args.bias.defined())
+             : gradient_tile(tile_width(width));
 }
 
 template <class Args>
@@ -63,9 +64,10 @@ void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k,
 AttentionBlocks forward_blocks(const AttentionArgs& args) {
   const int64_t rows = args.q.size(1) * (args.q.size(2) / args.k.size(2));
   const int64_t width = head_width(args);
-  const AttentionTile tile = on_tensor_cores(args)
-                                 ? tensor_core_forward_tile(tensor_core_width(width))
-                                 : forward_tile(tile_width(width), rows <= kFewRows);
+  const AttentionTile tile =
+      on_tensor_cores(args)
+          ? tensor_core_forward_tile(tensor_core_width(width), args.bias.defined())
+          : forward_tile(tile_width(width), rows <= kFewRows);
   return blocks_of(args, tile.rows, tile.others);
 }
 

@@ -54,8 +54,13 @@ bool on_tensor_cores(const Args& args) {
 constexpr int tensor_core_width(int64_t width) {
   return width <= 64 ? 64 : width <= 80 ? 80 : width <= 96 ? 96 : 128;
 }
-constexpr AttentionTile tensor_core_forward_tile(int width) { return {128, width == 64 ? 64 : 32}; }
-constexpr AttentionTile tensor_core_gradient_tile(int width) { return {64, width == 64 ? 64 : 32}; }
+// With a bias there are fewer registers for tiles.
+constexpr AttentionTile tensor_core_forward_tile(int width, bool biased) {
+  return {biased ? 64 : 128, width == 64 ? 64 : 32};
+}
+constexpr AttentionTile tensor_core_gradient_tile(int width, bool biased) {
+  return {64, width == 64 && !biased ? 64 : 32};
+}
 
 // Blocks of query rows and keys in one call.
 struct AttentionBlocks {

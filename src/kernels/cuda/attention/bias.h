@@ -15,34 +15,24 @@ inline constexpr double kLog2e = 1.44269504088896340736;
 
 struct DistanceBias {
   const float* values = nullptr;  // null: none
-  int radius = 0;
-  int64_t distance_stride = 0, head_stride = 0;
+  int radius = 0, distance_stride = 0, head_stride = 0;
 
-  static DistanceBias of(const Tensor& bias) {
-    if (!bias.defined()) return {};
-    return {static_cast<const float*>(bias.address()), static_cast<int>(bias.size(0) / 2),
-            bias.stride(0), bias.stride(1)};
-  }
+  // Throws Error if 32 bits cannot index the values.
+  static DistanceBias of(const Tensor& bias);
 };
 
-// The bias of one query.
-class BiasRow {
- public:
-  __device__ BiasRow(const DistanceBias& bias, int head, int position)
-      : values_(bias.values + head * bias.head_stride),
-        stride_(bias.distance_stride),
-        lowest_(position - bias.radius),
-        highest_(position + bias.radius) {}
+// The bias of one query: `head` is the index of its head's first value.
+struct BiasRow {
+  __device__ BiasRow(const DistanceBias& of, int of_head, int position)
+      : bias(of), head(of_head), lowest(position - of.radius) {}
   // In units of ln 2.
   __device__ float at(int key) const {
-    return values_[(min(max(key, lowest_), highest_) - lowest_) * stride_] *
-           static_cast<float>(kLog2e);
+    const int row = max(min(key, lowest + 2 * bias.radius) - lowest, 0);
+    return bias.values[head + row * bias.distance_stride] * static_cast<float>(kLog2e);
   }
-
- private:
-  const float* values_;
-  int64_t stride_;
-  int lowest_, highest_;  // positions of the keys at the largest distances
+  const DistanceBias& bias;
+  int head;
+  int lowest;  // position of the keys at distance -R
 };
 
 // Calls f(bool_constant): whether the call has a bias. Kernels without one have no code for it.

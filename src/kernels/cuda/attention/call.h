@@ -38,7 +38,7 @@ struct HeadBlock {
         number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
   // Bias of a query row for keys; row: counted from the first of the sample.
   __device__ BiasRow bias_row(const AttentionCall& call, int row, int position) const {
-    return {call.bias, head_of(call.places.group, row), position};
+    return {call.bias, head_of(call.places.group, row) * call.bias.head_stride, position};
   }
   // The query head that a row belongs to.
   __device__ int head_of(int group, int row) const { return key_head * group + row % group; }

@@ -9,9 +9,9 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kBiased>
 struct ForwardStrips {
-  static constexpr AttentionTile kTile = tensor_core_forward_tile(kWidth);
+  static constexpr AttentionTile kTile = tensor_core_forward_tile(kWidth, kBiased);
   static constexpr int kRows = kTile.rows, kKeys = kTile.others;
   static constexpr int kStrips = kRows / (kTileWarps * kStripRows);
 
@@ -108,9 +108,9 @@ __device__ void drop(const KeptKeys& kept, float (&s)[kBlocks][4]) {
 // Processes a warp's rows, from the tile's row `first` on, and the block of keys in `stage`.
 template <class T, bool kBiased, int kWidth, int kStrips>
 __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, int first,
-                            int first_key, bool all, const ForwardStrips<T, kWidth>& tiles,
+                            int first_key, bool all, const ForwardStrips<T, kWidth, kBiased>& tiles,
                             int stage, SoftmaxStrips<kWidth, kStrips>& state) {
-  constexpr int kKeys = ForwardStrips<T, kWidth>::kKeys;
+  constexpr int kKeys = ForwardStrips<T, kWidth, kBiased>::kKeys;
   const int* keys = tiles.keys[stage];
   float s[kStrips][kKeys / 8][4];
   strip_products<kWidth>(tiles.q + first * strip_pitch(kWidth), tiles.k[stage], s);
@@ -159,7 +159,7 @@ __device__ void store_results(const ForwardCall<T>& work, const HeadBlock& block
 
 template <class T, int kWidth, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> work) {
-  using Tiles = ForwardStrips<T, kWidth>;
+  using Tiles = ForwardStrips<T, kWidth, kBiased>;
   constexpr int kRows = Tiles::kRows, kKeys = Tiles::kKeys, kStrips = Tiles::kStrips;
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
@@ -219,8 +219,8 @@ void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Strea
     for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       for_bias(args, [&](auto biased) {
-        launch_tiles<ForwardStrips<T, kWidth>>("attention", attend_strips<T, kWidth, biased>, work,
-                                               blocks.row_blocks, stream);
+        launch_tiles<ForwardStrips<T, kWidth, biased>>(
+            "attention", attend_strips<T, kWidth, biased>, work, blocks.row_blocks, stream);
       });
     });
   });

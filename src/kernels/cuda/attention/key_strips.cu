@@ -8,7 +8,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 // A block of queries.
-template <class T, int kWidth, int kQueries>
+template <class T, int kWidth, int kQueries, bool kBiased>
 struct QueryTile {
   alignas(16) T q[kQueries * strip_pitch(kWidth)];
   alignas(16) T dout[kQueries * strip_pitch(kWidth)];
@@ -16,6 +16,7 @@ struct QueryTile {
   alignas(8) float delta[kQueries];
   alignas(8) uint64_t draws[kQueries];  // dropout generator keys
   RowPlaces<kQueries> rows;
+  int bias[kBiased ? kQueries : 1];  // index of the first value of the head's bias
 
   // Called by all threads of a block. lse and delta are copied as they are stored.
   __device__ void fetch(const GradientCall<T>& work, const HeadBlock& block, int first) {
@@ -33,20 +34,22 @@ struct QueryTile {
       copy_later<sizeof(float)>(delta + i, work.delta + at, there);
       if (call.dropout.active())
         draws[i] = call.dropout.key(block.head_of(places.group, first + i));
+      if constexpr (kBiased)
+        bias[i] = block.head_of(places.group, first + i) * call.bias.head_stride;
     }
     rows.fill(places, block.sample, first);
   }
 };
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kBiased>
 struct KeyStrips {
-  static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth);
+  static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth, kBiased);
   static constexpr int kKeys = kTile.rows, kQueries = kTile.others;
   static_assert(kKeys == kTileWarps * kStripRows);
 
   alignas(16) T k[kKeys * strip_pitch(kWidth)];
   alignas(16) T v[kKeys * strip_pitch(kWidth)];
-  QueryTile<T, kWidth, kQueries> queries[2];
+  QueryTile<T, kWidth, kQueries, kBiased> queries[2];
 };
 
 // A strip's keys: positions of this lane's two rows, and the span of the whole strip.
@@ -72,10 +75,10 @@ struct OwnKeys {
 // for q, dout, lse and delta, which contribute nothing to either gradient; with a bias they are
 // masked, since their weight may be infinite.
 template <bool kCapped, bool kBiased, class T, int kWidth, int kQueries, int kBlocks>
-__device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_query,
-                               int first_key, bool all, const OwnKeys& own,
-                               const QueryTile<T, kWidth, kQueries>& tile, float (&s)[kBlocks][4],
-                               float (&dp)[kBlocks][4]) {
+__device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_key,
+                               bool all, const OwnKeys& own,
+                               const QueryTile<T, kWidth, kQueries, kBiased>& tile,
+                               float (&s)[kBlocks][4], float (&dp)[kBlocks][4]) {
   static_assert(kBlocks == kQueries / 8);
   const bool drops = call.dropout.active();
   KeptQueries kept{};
@@ -93,8 +96,8 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
       const float score = kCapped ? call.soft_cap.capped(s[j][n]) : s[j][n];
       float shift = -base;
       if constexpr (kBiased)
-        shift += block.bias_row(call, first_query + query + e, tile.rows.position[query + e])
-                     .at(own.key[h]);
+        shift +=
+            BiasRow(call.bias, tile.bias[query + e], tile.rows.position[query + e]).at(own.key[h]);
       const float p = seen ? exp2f(fmaf(score, call.scale, shift)) : 0.0f;
       const float f = !drops ? 1.0f : kept.at(h, j, e) ? call.dropout.factor : 0.0f;
       s[j][n] = p * f;
@@ -117,7 +120,7 @@ __device__ inline int next_rows(const Places& places, int sample, const KeySpan&
 
 template <class T, int kWidth, bool kBiased>
 __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(GradientCall<T> work) {
-  using Tiles = KeyStrips<T, kWidth>;
+  using Tiles = KeyStrips<T, kWidth, kBiased>;
   constexpr int kKeys = Tiles::kKeys, kQueries = Tiles::kQueries, kPitch = strip_pitch(kWidth);
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
@@ -150,11 +153,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
       strip_products<kWidth>(tiles.k + first * kPitch, tile.q, s);
       strip_products<kWidth>(tiles.v + first * kPitch, tile.dout, dp);
       if (call.soft_cap.active()) {
-        gradient_strip<true, kBiased>(call, block, index * kQueries, block.first_row + first, all,
-                                      own, tile, s[0], dp[0]);
+        gradient_strip<true, kBiased>(call, block, block.first_row + first, all, own, tile, s[0],
+                                      dp[0]);
       } else {
-        gradient_strip<false, kBiased>(call, block, index * kQueries, block.first_row + first, all,
-                                       own, tile, s[0], dp[0]);
+        gradient_strip<false, kBiased>(call, block, block.first_row + first, all, own, tile, s[0],
+                                       dp[0]);
       }
       add_strips<kWidth>(s, tile.dout, dv);
       add_strips<kWidth>(dp, tile.q, dk);
@@ -181,9 +184,9 @@ void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& d
     for_tensor_core_width(head_width(args), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       for_bias(args, [&](auto biased) {
-        launch_tiles<KeyStrips<T, kWidth>>("attention_backward, dk and dv",
-                                           differentiate_key_strips<T, kWidth, biased>, work,
-                                           blocks.key_blocks, stream);
+        launch_tiles<KeyStrips<T, kWidth, biased>>("attention_backward, dk and dv",
+                                                   differentiate_key_strips<T, kWidth, biased>,
+                                                   work, blocks.key_blocks, stream);
       });
     });
   });

@@ -9,7 +9,7 @@ namespace {
 
 template <class T, int kWidth, bool kBiased>
 struct QueryStrips {
-  static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth);
+  static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth, kBiased);
   static constexpr int kRows = kTile.rows, kKeys = kTile.others;
   static_assert(kRows == kTileWarps * kStripRows);
 
