@@ -8,7 +8,7 @@
 namespace megatron::nn {
 namespace {
 
-// Of one direction. Logarithms are those of f32, as in published implementations: they decide where
+// A bucket of one direction. Logarithms are f32, as in published implementations: they decide where
 // a bucket ends.
 int64_t bucket(int64_t distance, int64_t buckets, int64_t max_distance) {
   const int64_t exact = buckets / 2;

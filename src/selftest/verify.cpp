@@ -152,7 +152,7 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle, const nn::Batch
   return values;
 }
 
-// Of an encoder-decoder, each has its own numbers: "encoder.hidden.0" is what the encoder's first
+// Both stacks of an encoder-decoder have numbers of their own: "encoder.hidden.0" is what the first
 // layer reads.
 void Subject::keep_hidden(const std::string& prefix, int64_t place, const Bundle& bundle,
                           const nn::Batch& batch, Results& results) {

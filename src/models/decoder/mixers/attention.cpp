@@ -152,7 +152,7 @@ void check_relative(const DecoderValue& model, const nn::AttentionConfig& a) {
   const nn::RelativeBuckets& r = a.relative;
   if (r.buckets == 0) return;
   constexpr int64_t kMaxDistance = 1 << 16;
-  // Of one direction; half of them are for exact distances.
+  // The buckets of one direction; half of them are for exact distances.
   const int64_t one_way = a.two_sided ? r.buckets / 2 : r.buckets;
   MG_CHECK(r.buckets > 0 && r.buckets <= kMaxDistance && one_way >= 2 && one_way % 2 == 0,
            "--relative-attention-num-buckets is {}; it must be a multiple of {} up to {}",

@@ -36,7 +36,7 @@ struct LayerPart<nn::AttentionConfig> {
   static void check(const DecoderValue& model, const Config& a);
   static int64_t parameters(const Config& a, const nn::NormConfig& norm, int64_t hidden);
   static double forward_flops(const Config& a, int64_t hidden, int64_t length);
-  // Of cross attention to a text of `encoder` tokens.
+  // FLOPs of cross attention to a text of `encoder` tokens.
   static double cross_flops(const Config& a, int64_t hidden, int64_t length, int64_t encoder);
   static void add_facts(const Config& a, ModelFacts& facts);
   static std::optional<RotaryUse> rotary(const Config& a);
