@@ -10,16 +10,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "data/bert_tokens.h"
-#include "data/blend_index.h"
-#include "data/blend_list.h"
-#include "data/indexed_dataset.h"
-#include "data/sentence_mapping.h"
-#include "data/split.h"
+#include "data/example_source.h"
+#include "data/sentence_samples.h"
 #include "data/token_masking.h"
 
 namespace megatron::data {
@@ -51,15 +47,7 @@ struct PaddedBertSample {
   bool is_random = false, truncated = false;
 };
 
-// A source of examples: one data set, or a blend of several. Const members are thread-safe.
-class BertExamples {
- public:
-  virtual ~BertExamples() = default;
-  virtual int64_t size() const = 0;  // at least the number of requested samples
-  // Example k, which depends on nothing but the data, the configuration and k. Throws Error outside
-  // [0, size()).
-  virtual void read(int64_t k, BertExample& example) const = 0;
-};
+using BertExamples = ExampleSource<BertExample>;
 
 class BertDataset final : public BertExamples {
  public:
@@ -68,7 +56,7 @@ class BertDataset final : public BertExamples {
   BertDataset(std::shared_ptr<const IndexedDataset> source, const BertTokens& tokens,
               BertDatasetConfig config, Split split, std::optional<int64_t> samples);
 
-  int64_t size() const override { return mapping_->rows.shape()[0]; }
+  int64_t size() const override { return samples_.size(); }
   void read(int64_t k, BertExample& example) const override;
   // permuted_lengths: with megatron_data_order, the generator that draws the lengths of permuted
   // runs. Megatron-LM uses NumPy's global one, so that a sample depends on those read before it.
@@ -76,50 +64,27 @@ class BertDataset final : public BertExamples {
   void read_padded(int64_t k, PaddedBertSample& sample,
                    RandomState* permuted_lengths = nullptr) const;
 
-  const SentenceMapping& mapping() const { return *mapping_; }
-  int64_t first_document() const { return first_document_; }
-  int64_t documents() const { return documents_; }
+  const SentenceSamples& samples() const { return samples_; }
   // Id that padding has: -1 with megatron_data_order if the tokenizer's padding is ambiguous.
   int64_t pad_id() const { return pad_; }
   const TokenMasker& masker() const { return masker_; }
 
  private:
   struct Parts;
-  void choose_documents(Split split);
-  void build(Split split, int64_t samples);
   Parts parts_of(int64_t k, RandomState& random, std::vector<int64_t>& tokens) const;
   void compose(int64_t k, BertExample& example, RandomState* permuted_lengths) const;
 
-  std::shared_ptr<const IndexedDataset> source_;
   BertDatasetConfig config_;
   TokenMasker masker_;
   int64_t pad_;
-  int64_t first_document_ = 0, documents_ = 0;
-  std::optional<SentenceMapping> mapping_;
+  SentenceSamples samples_;
 };
 
-// A blend by weight, in Megatron-LM's order.
-class BertBlend final : public BertExamples {
- public:
-  // Each part needs share_of_blend(samples, weight, surplus) samples at least; weights sum to 1.
-  // Throws Error naming the part that has too few.
-  BertBlend(std::vector<std::shared_ptr<const BertDataset>> parts, std::vector<std::string> names,
-            std::span<const double> weights, int64_t samples);
-
-  int64_t size() const override { return static_cast<int64_t>(index_.set.size()); }
-  void read(int64_t k, BertExample& example) const override;
-
-  const std::vector<std::shared_ptr<const BertDataset>>& parts() const { return parts_; }
-  const BlendIndex& index() const { return index_; }
-
- private:
-  std::vector<std::shared_ptr<const BertDataset>> parts_;
-  BlendIndex index_;
-};
+using BertBlend = ExampleBlend<BertDataset, BertExample>;
 
 // Opens the sources of a list and builds the examples of one split: a data set, or a blend if the
 // list has weights. surplus: extra samples that are built for each part, relative to its share.
-// Throws Error for several sources without weights: each needs a number of samples.
+// Throws Error for several sources without weights.
 std::shared_ptr<const BertExamples> build_bert_examples(const BlendList& list,
                                                         const BertTokens& tokens,
                                                         const BertDatasetConfig& config,

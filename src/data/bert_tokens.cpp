@@ -5,27 +5,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace megatron::data {
 
-BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer) {
-  const std::array<std::pair<const char*, std::optional<int32_t>>, 4> needed = {
-      {{"cls", tokenizer.cls()},
-       {"sep", tokenizer.sep()},
-       {"mask", tokenizer.mask()},
-       {"pad", tokenizer.pad()}}};
-  std::string missing;
-  for (const auto& [name, id] : needed)
-    if (!id) missing += fmt::format("{}{}_token", missing.empty() ? "" : ", ", name);
-  MG_CHECK(missing.empty(),
-           "BERT's samples need the special tokens [CLS], [SEP], [MASK] and [PAD], but the "
-           "tokenizer has no {}: name it in tokenizer_config.json, or use a BERT tokenizer "
-           "(--tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt)",
-           missing);
-  BertTokens tokens{.cls = *tokenizer.cls(),
-                    .sep = *tokenizer.sep(),
-                    .mask = *tokenizer.mask(),
-                    .pad = *tokenizer.pad(),
+BertTokens sample_tokens(const tokenizers::Tokenizer& tokenizer) {
+  BertTokens tokens{.cls = tokenizer.cls().value_or(-1),
+                    .sep = tokenizer.sep().value_or(-1),
+                    .mask = tokenizer.mask().value_or(-1),
+                    .pad = tokenizer.pad().value_or(-1),
                     .bos = {},
                     .eos = {},
                     .continues = {},
@@ -44,8 +32,33 @@ BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer) {
     tokens.continues[i] = tokenizer.token(id).starts_with("##");
     tokens.special[i] = tokenizer.is_special(id);
   }
-  for (const auto& [name, id] : needed) tokens.special[static_cast<size_t>(*id)] = true;
+  for (const int64_t id : {tokens.cls, tokens.sep, tokens.mask, tokens.pad})
+    if (id >= 0) tokens.special[static_cast<size_t>(id)] = true;
   return tokens;
+}
+
+BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer) {
+  BertTokens tokens = sample_tokens(tokenizer);
+  const std::array<std::pair<const char*, int64_t>, 4> needed = {
+      {{"cls", tokens.cls}, {"sep", tokens.sep}, {"mask", tokens.mask}, {"pad", tokens.pad}}};
+  std::string missing;
+  for (const auto& [name, id] : needed)
+    if (id < 0) missing += fmt::format("{}{}_token", missing.empty() ? "" : ", ", name);
+  MG_CHECK(missing.empty(),
+           "BERT's samples need the special tokens [CLS], [SEP], [MASK] and [PAD], but the "
+           "tokenizer has no {}: name it in tokenizer_config.json, or use a BERT tokenizer "
+           "(--tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt)",
+           missing);
+  return tokens;
+}
+
+int64_t megatron_pad(const BertTokens& tokens, bool allow_ambiguous) {
+  if (allow_ambiguous || !tokens.pad_is_ambiguous()) return tokens.pad;
+  log::warning(
+      "the padding token {} is also a special token, so padding has the id -1 as in Megatron-LM "
+      "(--allow-ambiguous-pad-tokens changes that)",
+      tokens.pad);
+  return -1;
 }
 
 }  // namespace megatron::data

@@ -23,7 +23,13 @@ struct BertTokens {
   bool pad_is_ambiguous() const { return pad == bos.value_or(cls) || pad == eos.value_or(sep); }
 };
 
+// Those that the tokenizer has; -1 in place of others.
+BertTokens sample_tokens(const tokenizers::Tokenizer& tokenizer);
 // Throws Error naming those of cls, sep, mask and pad that the tokenizer lacks.
 BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer);
+
+// The id that padding has in Megatron-LM: -1, with a warning, if it is ambiguous and this is not
+// allowed (--allow-ambiguous-pad-tokens).
+int64_t megatron_pad(const BertTokens& tokens, bool allow_ambiguous);
 
 }  // namespace megatron::data

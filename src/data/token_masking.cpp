@@ -74,7 +74,7 @@ TokenMasker::TokenMasker(const MaskingOptions& options, BertTokens tokens)
     if (tokens_.present[id] && (options_.megatron_data_order || !tokens_.special[id]))
       replacements_.push_back(static_cast<int64_t>(id));
   MG_CHECK(
-      !replacements_.empty(),
+      options_.only_masks || !replacements_.empty(),
       "the tokenizer has only special tokens, but masked tokens are replaced by ordinary ones");
 }
 
@@ -85,7 +85,7 @@ size_t TokenMasker::draw_length(RandomState& random) const {
 
 void TokenMasker::replace(int64_t& token, RandomState& random) const {
   constexpr double kMasked = 0.8, kKept = 0.5;  // kKept: share of the others
-  if (random.uniform() < kMasked) {
+  if (options_.only_masks || random.uniform() < kMasked) {
     token = tokens_.mask;
   } else if (random.uniform() >= kKept) {
     token = replacements_[static_cast<size_t>(random.integer(0, replacements()))];
@@ -93,7 +93,8 @@ void TokenMasker::replace(int64_t& token, RandomState& random) const {
 }
 
 void TokenMasker::mask(std::span<int64_t> tokens, int64_t target, RandomState& random,
-                       RandomState* lengths, std::span<int64_t> labels) const {
+                       RandomState* lengths, std::span<int64_t> labels,
+                       std::vector<MaskedRun>* runs) const {
   MG_ASSERT(labels.size() == tokens.size());
   std::ranges::fill(labels, kIgnored);
   const Words words(tokens, tokens_, options_);
@@ -104,6 +105,7 @@ void TokenMasker::mask(std::span<int64_t> tokens, int64_t target, RandomState& r
   std::iota(order.begin(), order.end(), 0u);
   random.shuffle(std::span(order));
   size_t masked = 0;
+  if (runs != nullptr) runs->clear();
   for (const uint32_t first : order) {
     if (static_cast<double>(masked) >= limit) break;
     const size_t length = draw_length(random);
@@ -114,7 +116,9 @@ void TokenMasker::mask(std::span<int64_t> tokens, int64_t target, RandomState& r
       replace(tokens[at], random);
     }
     masked += run.size();
+    if (runs != nullptr && !run.empty()) runs->push_back({run.front(), run.back()});
   }
+  if (runs != nullptr) std::ranges::sort(*runs, {}, &MaskedRun::first);
   random.shuffle(std::span(order));
   if (options_.permutation)
     permute(tokens, words, order, limit, random, lengths != nullptr ? *lengths : random, labels);

@@ -20,11 +20,17 @@ struct MaskingOptions {
   // probability 0.2 * 0.8^(n - 1) with geometric, which goes before.
   bool longer_ngrams = false, geometric = false;
   bool permutation = false;  // also permutes as many tokens as are masked; not with geometric
+  bool only_masks = false;   // every masked token becomes mask, without a draw, as for T5
   // Megatron-LM's results where they are slips: random replacements are any of the tokenizer's
   // tokens, special ones too, and a part that begins in the middle of a word continues the last
   // word of the part before it. Otherwise replacements are ordinary tokens, and words end with
   // their part.
   bool megatron_data_order = false;
+};
+
+// Words that were masked together, from the first to the last of their tokens.
+struct MaskedRun {
+  size_t first = 0, last = 0;
 };
 
 class TokenMasker {
@@ -37,9 +43,10 @@ class TokenMasker {
   // Masks about probability * tokens.size() tokens, at most probability * target, and fills in
   // labels, one for each token: the original id of a masked or permuted token, else kIgnored. A
   // masked token becomes mask (80%), a random token (10%) or stays (10%); cls and sep are never
-  // masked. lengths: generator of the lengths of permuted runs; null: `random`.
+  // masked. lengths: generator of the lengths of permuted runs; null: `random`. runs, if not null:
+  // gets the masked runs, in the order of their tokens.
   void mask(std::span<int64_t> tokens, int64_t target, RandomState& random, RandomState* lengths,
-            std::span<int64_t> labels) const;
+            std::span<int64_t> labels, std::vector<MaskedRun>* runs = nullptr) const;
 
   const BertTokens& tokens() const { return tokens_; }
   int64_t replacements() const { return static_cast<int64_t>(replacements_.size()); }

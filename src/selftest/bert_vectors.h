@@ -1,4 +1,4 @@
-// Parts of verify_bert_dataset(): each adds its comparisons to a report.
+// Parts of verify_bert_dataset() and verify_t5_dataset(): each adds its comparisons to a report.
 #pragma once
 
 #include <cstdint>

@@ -7,12 +7,11 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "support.h"
+#include "sentence_cases.h"
 
 namespace megatron::selftest {
 namespace {
 
-using megatron::testing::TemporaryDirectory;
 using megatron::testing::vectors;
 
 TEST(BertVectors, AreEqualInEveryField) {
@@ -28,28 +27,12 @@ TEST(BertVectors, AreToldFromOtherDataSets) {
   EXPECT_FALSE(has_bert_dataset(vectors("blend")));
 }
 
-// The first failure after a change of one JSON file.
 std::string failure_after(const std::string& file, const std::function<void(Json&)>& change) {
-  const TemporaryDirectory place;
-  std::filesystem::copy(vectors("bert_dataset"), place / "v",
-                        std::filesystem::copy_options::recursive);
-  Json json = Json::read(place / "v/" + file);
-  change(json);
-  write_file(place / "v/" + file, json.dump());
-  const Report report = verify_bert_dataset(place / "v");
-  return report.passed() ? "passed" : report.failures()[0];
+  return first_failure_after(vectors("bert_dataset"), file, change, verify_bert_dataset);
 }
-
-// Changes the first sample of the valid split of a case.
 std::string failure_of_sample(const std::function<void(Json&)>& change) {
-  return failure_after("cases/script_defaults/case.json", [&](Json& json) {
-    for (auto& [key, splits] : json.as_object())
-      if (key == "splits")
-        for (auto& [name, split] : splits.as_object())
-          if (name == "valid")
-            for (auto& [field, samples] : split.as_object())
-              if (field == "samples") change(samples.as_array()[0]);
-  });
+  return failure_after("cases/script_defaults/case.json",
+                       [&](Json& json) { change(first_sample(json, "valid")); });
 }
 
 TEST(BertVectors, AChangedElementIsNamed) {

@@ -1,0 +1,107 @@
+#include "data/sentence_samples.h"
+
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/machine_limits.h"
+#include "base/progress.h"
+#include "base/thread_pool.h"
+
+namespace megatron::data {
+
+SentenceSamples::SentenceSamples(std::shared_ptr<const IndexedDataset> source,
+                                 const SentenceRequest& request)
+    : source_(std::move(source)) {
+  MG_CHECK(request.samples.has_value(),
+           "{}: the number of samples of the {} set is not known, but data sets of sentences need "
+           "it: give each set of a blend a weight, and drop --full-validation",
+           path(), name(request.split));
+  ThreadPool pool(1);
+  source_->check(pool);
+  choose_documents(request);
+  build(request);
+}
+
+void SentenceSamples::choose_documents(const SentenceRequest& request) {
+  std::pair<int64_t, int64_t> range{0, source_->document_count()};
+  if (request.shares) {
+    const auto share = parse_split(*request.shares)[static_cast<size_t>(request.split)];
+    MG_CHECK(share.has_value(), "{}: the {} split has weight 0 in --split {}", path(),
+             name(request.split), *request.shares);
+    range = split_range(*share, range.second);
+  }
+  first_document_ = range.first;
+  documents_ = range.second - range.first;
+  MG_CHECK(documents_ > 0,
+           "{}: the {} split gets none of {} documents{}: give it a larger share, weight 0, or "
+           "more data",
+           path(), name(request.split), source_->document_count(),
+           request.shares ? fmt::format(" (--split {})", *request.shares) : std::string());
+}
+
+void SentenceSamples::build(const SentenceRequest& request) {
+  constexpr int64_t kRowBytes = 2 * 3 * sizeof(uint32_t);  // while rows are copied
+  const int64_t samples = *request.samples, least = request.min_sentences;
+  const int64_t memory = request.memory.value_or(available_memory());
+  MG_CHECK(samples >= 0 && samples <= memory / 2 / kRowBytes,
+           "{}: the mapping of {} {} samples takes more than half of the available {} of memory: "
+           "request fewer samples (--train-iters, --train-samples, --global-batch-size, "
+           "--eval-iters)",
+           path(), samples, name(request.split), format_bytes(static_cast<double>(memory)));
+  mapping_.emplace(
+      map_sentences({.first_document = first_document_,
+                     .documents = documents_,
+                     .sentences = [this](int64_t document) { return source_->document(document); },
+                     .lengths = source_->lengths()},
+                    {.samples = samples,
+                     .tokens = request.tokens,
+                     .seed = request.seed,
+                     .short_sequence_probability = request.short_sequence_probability,
+                     .min_sentences = least}));
+  const SentenceMapping& m = *mapping_;
+  const std::string sentences = fmt::format("{} sentence{}", least, least == 1 ? "" : "s");
+  MG_CHECK(samples == 0 || size() > 0,
+           "{}: none of the {} documents of the {} split makes a sample: {} have fewer than {}, "
+           "{} have a sentence of more than {} tokens. Tokenize the text with megatron preprocess "
+           "--split-sentences{}",
+           path(), documents_, name(request.split), m.too_few_sentences, sentences,
+           m.too_long_sentences, kMaxSentenceTokens,
+           least > 1 ? ", or train without next sentences (--bert-no-binary-head)" : "");
+  if (2 * (m.too_few_sentences + m.too_long_sentences) > documents_)
+    log::warning(
+        "{}: {} of the {} documents of the {} split make no samples: {} have fewer than {}, {} "
+        "have a sentence of more than {} tokens",
+        path(), m.too_few_sentences + m.too_long_sentences, documents_, name(request.split),
+        m.too_few_sentences, sentences, m.too_long_sentences, kMaxSentenceTokens);
+}
+
+SentenceSamples::Row SentenceSamples::row(int64_t k) const {
+  MG_CHECK(k >= 0 && k < size(), "{}: sample {} does not exist; the data set has {} samples",
+           path(), k, size());
+  const IntegerArray& rows = mapping_->rows;
+  return {.first = rows[3 * k], .end = rows[3 * k + 1], .target = rows[3 * k + 2]};
+}
+
+void SentenceSamples::read(int64_t k, const BertTokens& vocabulary,
+                           std::vector<int64_t>& tokens) const {
+  const Row sample = row(k);
+  size_t length = 0;
+  for (int64_t s = sample.first; s < sample.end; ++s)
+    length += static_cast<size_t>(source_->length(s));
+  tokens.resize(length);
+  std::span<int64_t> rest = tokens;
+  for (int64_t s = sample.first; s < sample.end; ++s) {
+    const auto count = static_cast<size_t>(source_->length(s));
+    source_->read(s, 0, rest.first(count));
+    rest = rest.subspan(count);
+  }
+  for (const int64_t token : tokens)
+    MG_CHECK(token >= 0 && token < vocabulary.vocabulary_size(),
+             "{}: sample {} contains token {}, but the vocabulary has {} entries: was it made "
+             "with a different tokenizer?",
+             path(), k, token, vocabulary.vocabulary_size());
+}
+
+}  // namespace megatron::data
