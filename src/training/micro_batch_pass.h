@@ -157,7 +157,7 @@ class MicroBatchPass final : public parallel::StageWork {
   parallel::Payload input_gradient(InFlight& slot, const parallel::Action& action) const;
   void end(InFlight& slot);
   StepGraphs::Pass graph_pass(InFlight& slot, const parallel::Action& action, bool sends) const;
-  // Of what crosses an edge of a chunk, and memory for it.
+  // Forms of what crosses an edge of a chunk, and memory for it.
   std::vector<models::TensorForm> forms(int chunk, int micro_batch, models::Edge edge) const;
   parallel::Payload message(std::span<const models::TensorForm> forms,
                             std::string_view label) const;
