@@ -13,8 +13,8 @@ namespace megatron::nn {
 // multiples of their number; otherwise the constructor throws Error naming the numbers and flags.
 class CrossAttention {
  public:
-  // Of the config, heads, sizes, scale and biases are read; of the place, what is not about
-  // rotation and norms.
+  // Reads the config's heads, sizes, scale and biases, and of the place what is not about rotation
+  // and norms.
   CrossAttention(Builder& builder, const std::string& name, const AttentionConfig& config,
                  const AttentionPlace& place);
   // encoded: the output of the encoder, of the tokens of batch.encoder that this rank holds.
