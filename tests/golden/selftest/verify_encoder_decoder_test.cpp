@@ -44,7 +44,7 @@ TEST_P(EncoderDecoder, AgreesHoweverItIsDivided) {
   for (const VerifyOptions& options :
        {VerifyOptions{.pipeline_parallel = 2}, VerifyOptions{.pipeline_parallel = 3},
         VerifyOptions{.pipeline_parallel = 5}, VerifyOptions{.context_parallel = 2},
-        VerifyOptions{.context_parallel = 2, .pipeline_parallel = 2},
+        VerifyOptions{.pipeline_parallel = 2, .context_parallel = 2},
         VerifyOptions{.data_parallel = 2, .sharding = parallel::Sharding::parameters}}) {
     const std::vector<Report> reports = verify(directory(), options);
     expect_all(reports);
