@@ -12,6 +12,7 @@
 #include "ops/auxiliary_loss.h"
 #include "ops/clip.h"
 #include "ops/columns.h"
+#include "ops/distance_bias.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/gate.h"
@@ -144,6 +145,9 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
   add_case(cases, "embedding", {}, {{6, 3}},
            [](Tape& t, auto, auto w) { return embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0]); });
   // Rows 3 to 5 of a table: smaller and larger ids have no row here.
+  add_case(cases, "distance_bias", {}, {{4, 3}}, [](Tape& t, auto, auto w) {
+    return distance_bias(t, integers(t, {3, 3, 1, 0, 2, 2, 2}), w[0]);
+  });
   add_case(cases, "embedding_part", {}, {{3, 3}}, [](Tape& t, auto, auto w) {
     return embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3);
   });
