@@ -11,6 +11,8 @@ void check_bias(const Rules& rules, const Tensor& bias, int64_t heads, DType typ
   rules.require(
       bias.rank() == 2 && bias.size(0) % 2 == 1 && bias.size(1) == heads && bias.dtype() == type,
       "bias f32 (f64) [2R+1,N]");
+  rules.require((bias.size(0) - 1) * bias.stride(0) + (heads - 1) * bias.stride(1) < INT32_MAX,
+                "bias within 2^31 elements of memory");
 }
 
 // Rules shared by forward and backward.
