@@ -128,11 +128,17 @@ std::vector<double> Subject::all_rows(const Tensor& own, const nn::Batch& batch,
   const parallel::TensorParallel tensor = model_.ranks.tensor();
   const Tensor held = divided && tensor.divides_tokens() ? gathered(own, *tensor.group) : own;
   comm::Group* const context = model_.ranks.modules().context;
-  if (context == nullptr) return to_doubles(held);
-  const std::vector<double> by_rank = to_doubles(gathered(held, *context));
   const parallel::TokenLayout& layout = batch.layout;
   const int64_t width = held.size(1), text = batch.text_length();
   std::vector<double> all(static_cast<size_t>(layout.sequences * text * width));
+  if (context == nullptr) {
+    const std::vector<double> padded = to_doubles(held);
+    for (int64_t s = 0; s < layout.sequences; ++s)
+      std::copy_n(padded.begin() + s * layout.length * width, text * width,
+                  all.begin() + s * text * width);
+    return all;
+  }
+  const std::vector<double> by_rank = to_doubles(gathered(held, *context));
   const std::vector<double> indices = to_doubles(batch.context_tokens.rank_indices);
   for (size_t i = 0; i < indices.size(); ++i) {
     const int64_t sequence = static_cast<int64_t>(i) / layout.held() % layout.sequences;
