@@ -13,6 +13,7 @@
 #include "bench/step_kernels.h"
 #include "plan/figures.h"
 #include "plan/machine_rates.h"
+#include "post_training/tasks.h"
 #include "settings/presets.h"
 #include "training/plan/make_plan.h"
 #include "training/run_plan.h"
@@ -40,13 +41,15 @@ struct StepSpeed {
 // The estimates that a bench makes of its step.
 class Estimates {
  public:
-  Estimates(const settings::TrainSettings& settings, int64_t count)
-      : settings_(settings), left_(count) {}
+  Estimates(const settings::TrainSettings& settings, std::shared_ptr<const training::Task> task,
+            int64_t count)
+      : settings_(settings), task_(std::move(task)), left_(count) {}
   void make_one() {
     if (left_ == 0) return;
     --left_;
     const plan::Plan plan = training::make_plan(
-        settings_, {.time = true, .rates = plan::user_rates(settings_.runtime.measure_peak)});
+        settings_,
+        {.task = task_, .time = true, .rates = plan::user_rates(settings_.runtime.measure_peak)});
     if (plan.step_seconds) seconds_.push_back(*plan.step_seconds);
     else left_ = 0;
   }
@@ -61,6 +64,7 @@ class Estimates {
 
  private:
   const settings::TrainSettings& settings_;
+  std::shared_ptr<const training::Task> task_;
   int64_t left_;
   std::vector<double> seconds_;
 };
@@ -159,11 +163,11 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
 }
 
 // The kernels of a step on a GPU, or anywhere without a step.
-StepKernels measure_kernels(const models::Model& model, const settings::TrainSettings& s,
-                            Runtime& runtime, double peak, double seconds) {
+StepKernels measure_kernels(const plan::StepWork& work, Runtime& runtime, double peak,
+                            double seconds) {
   plan::BandwidthMeter copies(runtime);
   copies.sample();
-  return measure_step_kernels(model, s, runtime, {peak, copies.best()}, seconds);
+  return measure_step_kernels(work, runtime, {peak, copies.best()}, seconds);
 }
 
 bool has_floor(const settings::TrainSettings& s) {
@@ -177,14 +181,16 @@ constexpr const char* kNoFloor =
 int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
            "--kernels-only measures the step of one rank; drop --ranks and the parallel sizes");
-  training::SettledRun run = training::settle_run(step.settings);
+  const auto task = step.task();
+  training::SettledRun run = training::settle_run(step.settings, task);
   if (run.settings.runtime.device_kind() == DeviceKind::cuda)  // selects by the available memory
-    training::make_plan(run.settings, run.model, run.vocabulary, {.samples = false});
+    training::make_plan(run.settings, run.model, run.vocabulary, {.task = task, .samples = false});
   Runtime runtime(run.settings.runtime.device_value(), run.settings.runtime.threads_per_rank());
   run.settings.runtime.limit_kernels(runtime.stream());
   GpuWatch watch(runtime.device());
   const StepKernels kernels =
-      measure_kernels(run.model, run.settings, runtime, meter.peak(), step.floor_seconds);
+      measure_kernels(training::step_work(run.settings, run.model, task.get()), runtime,
+                      meter.peak(), step.floor_seconds);
   watch.look();
   if (step.json) {
     fmt::print("{}\n",
@@ -212,15 +218,16 @@ Json tell_floor(const StepBench& step, const training::TrainResult& result, cons
     if (!step.json) fmt::print("{}\n", kNoFloor);
     return {};
   }
+  const plan::StepWork work = training::step_work(s, result.model, step.task().get());
   if (s.runtime.device_kind() != DeviceKind::cuda) {
-    const StepFloor floor = measure_floor(result.model, s, *runtime, step.floor_seconds);
+    const StepFloor floor = measure_floor(work, *runtime, step.floor_seconds);
     if (step.json) return as_json(floor, speed.median());
     print_floor(floor, speed.median());
     return {};
   }
   Runtime gpu(s.runtime.device_value(), s.runtime.threads_per_rank());
   s.runtime.limit_kernels(gpu.stream());
-  const StepKernels kernels = measure_kernels(result.model, s, gpu, peak, step.floor_seconds);
+  const StepKernels kernels = measure_kernels(work, gpu, peak, step.floor_seconds);
   if (step.json) {
     return Json::Object{{"seconds", kernels.floor()},
                         {"share", kernels.floor() / speed.median()},
@@ -255,8 +262,13 @@ void StepBench::set_defaults(DeviceKind device) {
   s.log.log_interval = 1;
 }
 
-void StepBench::use_given_data() {
+void StepBench::settle() {
   if (settings.data.data_path.empty()) settings.data.mock_data = true;
+  settings.settle_task();
+}
+
+std::shared_ptr<const training::Task> StepBench::task() const {
+  return post_training::make_task(settings.data);
 }
 
 void StepBench::check() const {
@@ -277,6 +289,10 @@ void StepBench::check() const {
   MG_CHECK(!s.run.eval_interval || s.run.eval_iters == 0,
            "bench does not evaluate; drop --eval-interval, or give --eval-iters 0");
   MG_CHECK(!s.run.sample_interval, "bench does not generate samples; drop --sample-interval");
+  MG_CHECK(s.data.reads_tokens(),
+           "bench times steps on token files or mock data, and --task {} reads examples; leave "
+           "--task out",
+           s.data.task);
   training::check_settings(s, false);
 }
 
@@ -312,6 +328,7 @@ int64_t StepBench::untimed_steps() const {
 }
 
 int measure_step(StepBench& step) {
+  step.settle();
   step.settings.settle_ranks();
   const settings::TrainSettings& s = step.settings;
   step.check();
@@ -330,11 +347,13 @@ int measure_step(StepBench& step) {
                                 : plan::PeakMeter(device, threads, s.precision.type());
   meter.sample(gpu ? kGpuSample : 1.0);
   if (step.kernels_only) return bench_kernels_of_step(step, meter);
-  Estimates estimates(s, step.estimates());
+  const auto task = step.task();
+  Estimates estimates(s, task, step.estimates());
   estimates.make_one();
   if (gpu) estimates.make_rest();  // otherwise the run would lack the memory they use
   GpuWatch watch(device);
-  training::TrainHooks hooks{.peak = meter.peak(), .lines = step.json ? stderr : stdout};
+  training::TrainHooks hooks{
+      .task = task, .peak = meter.peak(), .lines = step.json ? stderr : stdout};
   hooks.after_step = [&](const training::IterationReport& report) {
     if (gpu && report.iteration > step.untimed_steps()) watch.look();
     if (gpu) return;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "settings/settings.h"
+#include "training/task.h"
 
 namespace megatron::bench {
 
@@ -19,11 +21,12 @@ struct StepBench {
   Fields fields();  // the training fields come first
   // Sets the device's defaults of shape and number of steps.
   void set_defaults(DeviceKind device);
-  // Uses mock data unless flags name data.
-  void use_given_data();
+  // Uses mock data unless flags name data, and a model that fits --task.
+  void settle();
   void check() const;  // throws Error naming the flag
   int64_t estimates() const;
   int64_t untimed_steps() const;
+  std::shared_ptr<const training::Task> task() const;  // of --task; null: next tokens
 };
 
 // Prints the measurements and returns the exit code. `step` holds the values of the flags.

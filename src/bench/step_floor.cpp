@@ -8,7 +8,6 @@
 #include "kernels/cpu/products/library_product.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
-#include "training/plan/make_plan.h"
 
 namespace megatron::bench {
 namespace {
@@ -189,13 +188,12 @@ double StepFloor::other_seconds() const {
   return bytes / bandwidth;
 }
 
-StepFloor measure_floor(const models::Model& model, const settings::TrainSettings& settings,
-                        Runtime& runtime, double seconds) {
+StepFloor measure_floor(const plan::StepWork& work, Runtime& runtime, double seconds) {
   StepFloor floor;
   plan::BandwidthMeter copies(runtime);
   LibraryRates library(runtime, seconds);
   copies.sample();
-  for (const plan::WorkItem& item : training::step_work(settings, model).kernels) {
+  for (const plan::WorkItem& item : work.kernels) {
     if (item.calls == 0) continue;
     if (item.cost.flops == 0) {
       auto found = std::ranges::find(floor.others, item.kernel, &OtherKernel::kernel);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "models/model.h"
-#include "settings/settings.h"
+#include "device/stream.h"
+#include "plan/recorder.h"
 
 namespace megatron::bench {
 
@@ -41,10 +41,9 @@ struct StepFloor {
   double fastest() const;
 };
 
-// Lower bound for a step of one rank, whose kernel calls are collected on the meta device.
-// settings: finalized. seconds: duration of each measurement.
-StepFloor measure_floor(const models::Model& model, const settings::TrainSettings& settings,
-                        Runtime& runtime, double seconds);
+// Lower bound for a step of one rank with these kernel calls (training::step_work()). seconds:
+// duration of each measurement.
+StepFloor measure_floor(const plan::StepWork& work, Runtime& runtime, double seconds);
 
 void print_floor(const StepFloor& floor, double step_seconds);
 Json as_json(const StepFloor& floor, double step_seconds);

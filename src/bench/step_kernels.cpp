@@ -6,7 +6,6 @@
 
 #include "bench/call_timing.h"
 #include "plan/replay_memory.h"
-#include "training/plan/make_plan.h"
 
 namespace megatron::bench {
 namespace {
@@ -74,11 +73,10 @@ double StepKernels::floor() const {
   return sum;
 }
 
-StepKernels measure_step_kernels(const models::Model& model,
-                                 const settings::TrainSettings& settings, Runtime& runtime,
-                                 const Limits& limits, double seconds) {
+StepKernels measure_step_kernels(const plan::StepWork& work, Runtime& runtime, const Limits& limits,
+                                 double seconds) {
   StepKernels all{.limits = limits, .kernels = {}};
-  for (const plan::WorkItem& item : training::step_work(settings, model).kernels) {
+  for (const plan::WorkItem& item : work.kernels) {
     if (item.calls == 0) continue;
     all.kernels.push_back({.kernel = std::string(item.kernel),
                            .shape = shape_text(item),

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/json.h"
+#include "device/stream.h"
 #include "kernels/cost.h"
-#include "models/model.h"
-#include "settings/settings.h"
+#include "plan/recorder.h"
 
 namespace megatron::bench {
 
@@ -37,11 +37,10 @@ struct StepKernels {
   double floor() const;
 };
 
-// Measures the kernels of a step of one rank, whose calls are collected on the meta device.
-// settings: finalized. seconds: duration of each measurement.
-StepKernels measure_step_kernels(const models::Model& model,
-                                 const settings::TrainSettings& settings, Runtime& runtime,
-                                 const Limits& limits, double seconds);
+// Measures the kernels of a step of one rank (training::step_work()). seconds: duration of each
+// measurement.
+StepKernels measure_step_kernels(const plan::StepWork& work, Runtime& runtime, const Limits& limits,
+                                 double seconds);
 
 // step_seconds: duration of a step; nullopt if no step was made.
 void print_step_kernels(const StepKernels& kernels, std::optional<double> step_seconds);

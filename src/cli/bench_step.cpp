@@ -13,7 +13,7 @@ std::optional<int> read_flags(bench::StepBench& step, Fields& fields, const Argu
     fields = into.fields();
     const PrintConfig print{.check =
                                 [&] {
-                                  into.use_given_data();
+                                  into.settle();
                                   into.check();
                                 },
                             .fields = into.settings.fields().all().size()};
@@ -29,7 +29,7 @@ std::optional<int> read_flags(bench::StepBench& step, Fields& fields, const Argu
         "clocks and power. Default: GPT-2 124M, sequence length 1024, micro-batch size 4, fp32 "
         "(--bf16 for bf16).",
         fields, arguments, notes, print);
-    if (!code) into.use_given_data();
+    if (!code) into.settle();
     return code;
   };
   bench::StepBench first;

@@ -58,6 +58,7 @@ std::string read_standard_input();
 struct Subcommand {
   std::string_view name, summary;
   int (*run)(const Arguments&);
+  bool joins_ranks = false;  // may run as one of several processes that wait for each other
 };
 std::span<const Subcommand> commands();  // the program's subcommands
 int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,

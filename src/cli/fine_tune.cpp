@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/training_command.h"
 #include "corpus/chat/chat_corpus.h"
+#include "post_training/tasks.h"
 
 namespace megatron::cli {
 namespace {
@@ -22,13 +23,20 @@ void complete(settings::TrainSettings& s) {
   if (c.save && !c.load) c.load = c.save;
 }
 
-// Facts of the model of a directory, with the tokens of a text that it scores, or will with a head
-// of scores.
-models::ModelFacts shown_facts(const std::string& directory) {
-  const models::Model model = models::model_from_directory(directory);
-  models::ModelFacts facts = model->facts();
-  if (facts.score_labels == 0 && facts.two_sided) facts.scored = models::ScoredTokens::first_token;
-  return facts;
+// Facts of the model that the task would train. Chats and pairs of texts can be shown without a
+// model.
+models::ModelFacts shown_facts(const settings::TrainSettings& s,
+                               const corpus::Vocabulary& vocabulary) {
+  const auto& directory = s.checkpoint.pretrained_checkpoint;
+  if (!directory) {
+    MG_CHECK(s.data.task != "token-classification" && s.data.task != "question-answering",
+             "--show of --task {} needs the encoder, whose form the texts take: give --model DIR",
+             s.data.task);
+    return {};
+  }
+  const models::Model model = models::model_from_directory(*directory);
+  const auto task = post_training::make_task(s.data);
+  return task == nullptr ? model->facts() : task->model(model, vocabulary)->facts();
 }
 
 int show(const settings::TrainSettings& s, int64_t count) {
@@ -41,9 +49,8 @@ int show(const settings::TrainSettings& s, int64_t count) {
            "--show needs examples: give --data-path FILE");
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, s.shape.vocab_size);
   const int64_t length = s.batch.seq_length.value_or(int64_t{1} << 40);
-  const models::ModelFacts facts = directory ? shown_facts(*directory) : models::ModelFacts{};
-  fmt::print("{}",
-             corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0, facts));
+  fmt::print("{}", corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0,
+                                          shown_facts(s, vocabulary)));
   return 0;
 }
 

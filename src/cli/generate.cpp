@@ -87,9 +87,9 @@ void GenerateSettings::check() {
            "--return-routed-experts lists experts in the file of --output; give one");
   engine.check();
   sampling.check();
-  MG_CHECK(!fill_mask || (!prompts.is_conversation() && !output && !logprobs),
+  MG_CHECK(!fill_mask || !prompts.is_conversation(),
            "--fill-mask prints tokens for the masks of --prompt or --prompt-file; drop "
-           "--interactive, --output and --logprobs");
+           "--interactive");
   if (!prompts.interactive) return;
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
@@ -368,10 +368,9 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
                        text.directory, text.model, world);
         if (world.rank() > 0) return inference::follow(*rank.stage, rank.runtime, rank.ranks);
         if (settings.fill_mask) {
-          constexpr int64_t kUsual = 5;
           const int64_t top = settings.sampling.options.top_k;
-          return fill_masks({.texts = prompts, .top = top > 0 ? top : kUsual}, text.tokenizer, rank,
-                            settings.engine.options());
+          return fill_masks(prompts, top > 0 ? top : inference::kUsualFillings, text.tokenizer,
+                            rank, settings.engine.options());
         }
         Session session(settings, text, rank);
         if (conversation) return converse(session);
@@ -383,6 +382,18 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
         print_statistics(session.statistics());
       },
       limits);
+}
+
+// Predictions of masks are not sampled and have one form of output.
+void check_flags_of_masks(const Fields& fields) {
+  for (const Field& field : fields.all()) {
+    const bool idle =
+        (field.group == "sampling" && field.name != "top-k") || field.group == "output";
+    MG_CHECK(!idle || !field.given,
+             "--{} has no effect with --fill-mask, which prints the --top-k most likely tokens at "
+             "each mask; leave it out",
+             field.name);
+  }
 }
 
 }  // namespace
@@ -401,6 +412,7 @@ int generate(const Arguments& arguments) {
     return *code;
   }
   return with_processes("generate", fields, [&](comm::Processes& processes) {
+    if (settings.fill_mask) check_flags_of_masks(fields);
     settings.check();
     settings.flags_of_texts = flags_of_texts(fields);
     settings.join(processes);

@@ -10,16 +10,17 @@
 
 namespace megatron::cli {
 
-void fill_masks(const MaskPrompts& prompts, const tokenizers::Tokenizer& tokenizer, ModelRank& rank,
+void fill_masks(const std::vector<std::string>& texts, int64_t top,
+                const tokenizers::Tokenizer& tokenizer, ModelRank& rank,
                 inference::EngineOptions options) {
   const inference::Followers followers(rank.ranks);
   options.vocabulary = tokenizer.vocabulary_size();
-  MG_CHECK(prompts.top <= options.vocabulary, "--top-k is {}, but the tokenizer has {} tokens",
-           prompts.top, options.vocabulary);
+  MG_CHECK(top <= options.vocabulary, "--top-k is {}, but the tokenizer has {} tokens", top,
+           options.vocabulary);
   std::vector<inference::Request> requests;
-  for (const std::string& text : prompts.texts)
-    requests.push_back(inference::fill_request(tokenizer, tokenizer.encode(text, true), prompts.top,
-                                               requests.size()));
+  for (const std::string& text : texts)
+    requests.push_back(
+        inference::fill_request(tokenizer, tokenizer.encode(text, true), top, requests.size()));
   const auto results =
       inference::generate(*rank.stage, rank.runtime, requests, options, {}, nullptr, rank.ranks);
   Json::Array all;

@@ -10,15 +10,11 @@
 
 namespace megatron::cli {
 
-struct MaskPrompts {
-  const std::vector<std::string>& texts;
-  int64_t top = 5;  // tokens for each mask
-};
-
-// Prints the most likely tokens at each mask of the texts as JSON (inference/fill_mask.h): those of
-// a single text, or a list. Throws Error for a text without a mask, or beyond the model's
+// Prints the `top` most likely tokens at each mask of the texts as JSON (inference/fill_mask.h):
+// those of a single text, or a list. Throws Error for a text without a mask, or beyond the model's
 // positions.
-void fill_masks(const MaskPrompts& prompts, const tokenizers::Tokenizer& tokenizer, ModelRank& rank,
+void fill_masks(const std::vector<std::string>& texts, int64_t top,
+                const tokenizers::Tokenizer& tokenizer, ModelRank& rank,
                 inference::EngineOptions options);
 
 }  // namespace megatron::cli

@@ -23,18 +23,21 @@ namespace megatron::cli {
 namespace {
 
 constexpr Subcommand kCommands[] = {
-    {"train", "train a model: data, steps, evaluation, checkpoints", train},
-    {"sft", "fine-tune a model on chats", sft},
-    {"dpo", "train a model on preferences between completions", dpo},
-    {"reward", "train a model that scores texts, on pairs of which one was preferred", reward},
-    {"classify", "train a classifier of texts", classify},
-    {"token-classification", "train an encoder to label the words of texts", token_classification},
-    {"question-answering", "train an encoder to find answers in texts", question_answering},
+    {"train", "train a model: data, steps, evaluation, checkpoints", train, true},
+    {"sft", "fine-tune a model on chats", sft, true},
+    {"dpo", "train a model on preferences between completions", dpo, true},
+    {"reward", "train a model that scores texts, on pairs of which one was preferred", reward,
+     true},
+    {"classify", "train a classifier of texts", classify, true},
+    {"token-classification", "train an encoder to label the words of texts", token_classification,
+     true},
+    {"question-answering", "train an encoder to find answers in texts", question_answering, true},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
-    {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate},
-    {"generate", "continue a prompt", generate},
-    {"serve", "serve a model over HTTP with OpenAI's API", serve},
+    {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate,
+     true},
+    {"generate", "continue a prompt", generate, true},
+    {"serve", "serve a model over HTTP with OpenAI's API", serve, true},
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "tokenize text into token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},
@@ -172,18 +175,10 @@ std::pair<std::string, int> current_failure() {
 // True once this process has met the other processes of its run, if any.
 bool met = false;
 
-bool is_of_ranks(const Arguments& arguments) {
-  constexpr std::string_view kOfRanks[] = {"train",
-                                           "sft",
-                                           "dpo",
-                                           "reward",
-                                           "classify",
-                                           "token-classification",
-                                           "question-answering",
-                                           "eval",
-                                           "generate",
-                                           "serve"};
-  return !arguments.empty() && std::ranges::find(kOfRanks, arguments[0]) != std::end(kOfRanks);
+bool joins_ranks(const Arguments& arguments) {
+  return !arguments.empty() && std::ranges::any_of(kCommands, [&](const Subcommand& c) {
+    return c.joins_ranks && c.name == arguments[0];
+  });
 }
 
 void require_same_settings(comm::Processes& processes, std::string_view command,
@@ -231,7 +226,7 @@ int run(const Arguments& arguments) {
   } catch (...) {
     const auto [reason, code] = current_failure();
     log::error("{}", reason);
-    if (!met && is_of_ranks(arguments)) comm::tell_failed_start(reason);
+    if (!met && joins_ranks(arguments)) comm::tell_failed_start(reason);
     return code;
   }
 }

@@ -24,6 +24,9 @@ int32_t mask_token(const tokenizers::Tokenizer& tokenizer);
 Request fill_request(const tokenizers::Tokenizer& tokenizer, std::span<const int32_t> tokens,
                      int64_t top, uint64_t number = 0);
 
+// Number of tokens given for each mask by default.
+constexpr int64_t kUsualFillings = 5;
+
 // A token in the place of a mask, and its probability.
 struct Filling {
   double score = 0;

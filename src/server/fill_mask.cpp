@@ -8,14 +8,14 @@
 namespace megatron::server {
 
 HttpAnswer fill_mask(const Api& api, const HttpRequest& request) {
-  constexpr int64_t kUsual = 5, kMost = 1000;
+  constexpr int64_t kMost = 1000;
   const Json body = parse_body(request.body);
   const Parameters p(body);
   check_model(p, api.model);
   p.refuse({"targets", "dimensions"});
   const char* const field = p.find("inputs") != nullptr ? "inputs" : "input";
-  const int64_t top =
-      p.integer("top_k", 1, std::min(kMost, api.model.vocabulary())).value_or(kUsual);
+  const int64_t top = p.integer("top_k", 1, std::min(kMost, api.model.vocabulary()))
+                          .value_or(std::min(inference::kUsualFillings, api.model.vocabulary()));
   const Truncation truncation = read_truncation(p, api.model);
   const std::vector<Prompt> texts = read_prompts(p, field, api.model);
   std::vector<inference::Request> requests;
@@ -23,9 +23,8 @@ HttpAnswer fill_mask(const Api& api, const HttpRequest& request) {
     truncation.cut(text.tokens);
     room_for_text(api.model, std::ssize(text.tokens), 0, {}, field);
     try {
-      requests.push_back(inference::fill_request(api.model.tokenizer(), text.tokens,
-                                                 std::min(top, api.model.vocabulary()),
-                                                 requests.size()));
+      requests.push_back(
+          inference::fill_request(api.model.tokenizer(), text.tokens, top, requests.size()));
     } catch (const Error& e) {
       p.fail(field, fmt::format("cannot be filled: {}", e.what()));
     }

@@ -49,8 +49,6 @@ ScoredTexts score(const Api& api, const ScoreRequest& r, const HttpRequest& requ
   return scored;
 }
 
-bool scores_tokens(const models::ModelFacts& facts) { return !inference::scores_texts(facts); }
-
 HttpAnswer list_of(const Api& api, const char* id_prefix, Json::Array data,
                    const ScoredTexts& scored) {
   const Json answer = Json::Object{{"id", random_identifier(id_prefix)},
@@ -68,7 +66,7 @@ Json numbers(std::span<const double> values) {
 
 // The scores of a text, or of a model with labels of tokens a list of each token's.
 Json pooled(const std::vector<double>& values, const models::ModelFacts& facts) {
-  if (!scores_tokens(facts)) return numbers(values);
+  if (inference::scores_texts(facts)) return numbers(values);
   const auto labels = static_cast<size_t>(facts.score_labels);
   Json::Array tokens;
   for (size_t at = 0; at < values.size(); at += labels)
@@ -76,9 +74,19 @@ Json pooled(const std::vector<double>& values, const models::ModelFacts& facts) 
   return Json(std::move(tokens));
 }
 
+// Throws ApiError if the model scores tokens instead of texts.
+void require_scores_of_texts(const TextModel& model, std::string_view path) {
+  if (!inference::scores_texts(model.facts()))
+    throw invalid_request(fmt::format("the model '{}' has scores of each token, and {} gives those "
+                                      "of a text; use /pooling",
+                                      model.name(), path),
+                          "model", "wrong_kind_of_model");
+}
+
 // Throws ApiError if the request does not name the model, or the model has several scores.
-void require_one_label(const Parameters& p, const TextModel& model) {
+void require_one_label(const Parameters& p, const TextModel& model, std::string_view path) {
   check_model(p, model);
+  require_scores_of_texts(model, path);
   if (const int64_t labels = model.facts().score_labels; labels != 1)
     throw invalid_request(fmt::format("the model '{}' has {} labels, and a score needs a model "
                                       "with one; use /v1/classify",
@@ -90,11 +98,7 @@ void require_one_label(const Parameters& p, const TextModel& model) {
 
 HttpAnswer classify(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
-  if (scores_tokens(api.model.facts()))
-    throw invalid_request(fmt::format("the model '{}' has scores of each token, and /v1/classify "
-                                      "gives those of a text; use /pooling",
-                                      api.model.name()),
-                          "model", "wrong_kind_of_model");
+  require_scores_of_texts(api.model, "/v1/classify");
   const ScoredTexts scored = score(api, read_scored_texts(Parameters(body), api.model), request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values) {
@@ -110,7 +114,7 @@ HttpAnswer classify(const Api& api, const HttpRequest& request) {
 HttpAnswer score_pairs(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
-  require_one_label(p, api.model);
+  require_one_label(p, api.model, "/v1/score");
   const ScoredTexts scored = score(api, read_scored_pairs(p, api.model), request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values)
@@ -122,7 +126,7 @@ HttpAnswer score_pairs(const Api& api, const HttpRequest& request) {
 HttpAnswer rerank(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
-  require_one_label(p, api.model);
+  require_one_label(p, api.model, "/v1/rerank");
   const RerankRequest r = read_rerank(p, api.model);
   const ScoredTexts scored = score(api, r.pairs, request);
   std::vector<size_t> order(r.documents.size());
@@ -146,7 +150,8 @@ HttpAnswer rerank(const Api& api, const HttpRequest& request) {
 HttpAnswer pool(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
-  const std::string own = scores_tokens(api.model.facts()) ? "token_classify" : "classify",
+  const std::string own =
+                        inference::scores_texts(api.model.facts()) ? "classify" : "token_classify",
                     task = p.text("task").value_or(own);
   if (task != own)
     p.fail("task", "is " + shown(Json(task)) + "; this model has the task \"" + own + "\"");

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "inference/scores.h"
 #include "server/chat_page.h"
 
 namespace megatron::server {
@@ -136,7 +137,9 @@ void Service::require_kind(const Route& route) const {
                                                   : Route::Of::texts;
   if (route.of == Route::Of::any || route.of == own) return;
   std::string is;
-  if (own == Route::Of::scores)
+  if (own == Route::Of::scores && !inference::scores_texts(model.facts()))
+    is = "scores the tokens of texts and generates none; use /pooling";
+  else if (own == Route::Of::scores)
     is = fmt::format(
         "scores texts ({} labels) and generates none; use /v1/classify, /v1/score, /v1/rerank or "
         "/pooling",

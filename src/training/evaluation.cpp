@@ -78,6 +78,9 @@ void EvaluationSettings::fields(Fields& f) {
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   data.fields(f);
+  // The model tells whether these have an effect (check()); there is no --task.
+  for (const char* name : {"mask-prob", "short-seq-prob", "megatron-data-order"})
+    f.find(name)->idle = nullptr;
   runtime.fields(f);
   const std::vector<std::string> sources = {
       "mock-data",       "data-path",      "data-args-path",          "train-data-path",
@@ -182,6 +185,22 @@ void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& p
   count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
 }
 
+// Throws Error for flags of masked tokens where none are drawn.
+void Evaluation::check_masking() const {
+  if (model_->facts().two_sided && s_.text.paths.empty()) return;
+  const settings::DataSettings usual;
+  const char* flag = s_.data.mask_prob != usual.mask_prob             ? "mask-prob"
+                     : s_.data.short_seq_prob != usual.short_seq_prob ? "short-seq-prob"
+                     : s_.data.megatron_data_order                    ? "megatron-data-order"
+                                                                      : nullptr;
+  MG_CHECK(flag == nullptr,
+           "--{} makes samples of masked tokens from a data set of sentences, for encoders; {}: "
+           "leave it out",
+           flag,
+           model_->facts().two_sided ? "each token of --input is masked in turn"
+                                     : "the model is a decoder");
+}
+
 void Evaluation::check_of_encoder() const {
   const bool text = !s_.text.paths.empty();
   MG_CHECK(!s_.stride && !s_.text.append_eod && !s_.text.prepend_eod,
@@ -204,6 +223,7 @@ void Evaluation::check_of_encoder() const {
 
 void Evaluation::check() const {
   if (model_->facts().two_sided) check_of_encoder();
+  check_masking();
   constexpr int64_t kMaxSequences = int64_t{1} << 20;
   MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMaxSequences,
            "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMaxSequences);

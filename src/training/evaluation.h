@@ -66,6 +66,7 @@ class Evaluation {
 
  private:
   void check() const;
+  void check_masking() const;
   void check_of_encoder() const;
   void check_outputs() const;
   void open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool);

@@ -107,7 +107,8 @@ models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& 
   }
   model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
   MG_CHECK(s.data.pretrains() == (task == nullptr),
-           "--task {} is for megatron train, {} and plan; leave it out", s.data.task, s.data.task);
+           "--task {} is not for this command: use megatron train, or leave --task out",
+           s.data.task);
   if (task == nullptr) models::require_language_model(model, "training on next tokens");
   else model = task->model(model, vocabulary);
   model = with_adapter(with_prediction(model, s, source, task), s.adapters);

@@ -461,10 +461,9 @@ plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& op
   return p;
 }
 
-plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model) {
-  Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  const auto whole = model.build(shapes_only, settled.precision.type(), 0);
-  MetaRun run(settled, model, 0, nullptr);
+plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model,
+                         const Task* task) {
+  MetaRun run(settled, model, 0, task);
   run.run(0, {}, {});
   return run.work();
 }

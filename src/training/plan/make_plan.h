@@ -64,7 +64,9 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options);
 
 // Returns the kernel calls and collectives of a step of the run, at the largest of its batch sizes.
-plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model);
+// task: null for next tokens.
+plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model,
+                         const Task* task);
 
 // Throws Error if the run does not fit the machine, with flags that would help and the memory
 // needed with them.

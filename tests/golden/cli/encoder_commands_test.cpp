@@ -61,6 +61,9 @@ TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
       of("llama", {"generate", "--fill-mask", "--prompt", "[MASK]", "--tokenizer-model", "words"}),
       {"a decoder (llama)", "needs an encoder"});
   refused(with(of("bert", {"eval", "--against-engine", "--input", "x"}), words_), {"an encoder"});
+  const Words filled = with(of("bert", {"generate", "--fill-mask", "--prompt", "[MASK]"}), words_);
+  refused(with(filled, {"--temperature", "0.5"}), {"--temperature has no effect", "--top-k"});
+  refused(with(filled, {"--output", "x.jsonl"}), {"--output has no effect", "--fill-mask"});
 }
 
 TEST_F(EncoderCommands, EvalGivesThePseudoPerplexityOfTexts) {
@@ -115,6 +118,12 @@ TEST_F(EncoderCommands, EvalGivesTheLossOfMaskedTokens) {
   EXPECT_EQ(counted["loss"], pass["loss"]);
   refused(with(of("bert", {"eval", "--mock-data", "--seq-length", "32"}), words_),
           {"--eval-samples N is needed"});
+  const Json most =
+      Json::parse(succeed(with(line, {"--eval-samples", "40", "--mask-prob", "0.5"})).out);
+  EXPECT_GT(most["tokens"].as_integer(), 2 * found["tokens"].as_integer());
+  std::ofstream(place_ / "text.txt") << "w10 w20";
+  refused(with(of("bert", {"eval", "--input", "text.txt", "--mask-prob", "0.5"}), words_),
+          {"--mask-prob", "masked in turn"});
 }
 
 // A masked language model becomes a classifier that transformers' class reads.
@@ -150,6 +159,8 @@ TEST_F(EncoderCommands, ClassifyTrainsAHeadAtTheFirstToken) {
       {"classify", "--model", vectors("hf/bert"), "--data-path", "labels.jsonl", "--show", "1"},
       words_));
   expect_contains(shown.out, {"[[[CLS]]]w20 w40 [SEP]"});
+  refused(with({"token-classification", "--data-path", "labels.jsonl", "--show", "1"}, words_),
+          {"--show", "give --model DIR"});
 }
 
 }  // namespace

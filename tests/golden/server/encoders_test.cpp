@@ -204,7 +204,12 @@ TEST(EncoderEndpoints, GiveScoresOfEachToken) {
     for (const Json& value : token.as_array()) sum += value.as_number();
     EXPECT_NEAR(sum, 1, 1e-6);
   }
-  expect_contains(served.refused("/v1/classify", R"({"input": "w10"})"), {"/pooling"});
+  for (const char* path : {"/v1/classify", "/v1/completions"})
+    expect_contains(served.refused(path, R"({"input": "w10"})"), {path, "/pooling"});
+  const std::string score =
+      served.refused("/v1/score", R"({"model": "bert_tokens", "text_1": "w10", "text_2": "w20"})");
+  expect_contains(score, {"/v1/score", "/pooling"});
+  EXPECT_EQ(score.find("use /v1/classify"), score.npos);
 }
 
 TEST(EncoderEndpoints, RefuseWhatTheModelDoesNotDo) {
