@@ -123,7 +123,7 @@ models::Model checked_model(const checkpoint::ModelDirectory& directory,
                             const GenerateSettings& s) {
   models::Model model = models::model_of(directory);
   if (s.fill_mask) inference::require_masked_model(model, "megatron generate --fill-mask");
-  else models::require_language_model(model, "megatron generate");
+  else models::require_generating_model(model, "megatron generate");
   return models::with_context_length(model, s.engine.options().max_length);
 }
 
@@ -193,13 +193,17 @@ class Session {
     return {*begin};
   }
 
+  // True if an encoder reads the prompts, which the texts do not continue.
+  bool encodes() const { return model_->facts().encoder_layers > 0; }
+
   // If a prompt leaves no room, keeps its last tokens so that the requested text fits, but at least
-  // half of the positions.
+  // half of the positions; for an encoder, which leaves the text its own, all of them.
   void fit(std::vector<int32_t>& tokens) const {
     const int64_t positions = model_->context_length();
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
-    const int64_t kept = positions - std::min(settings_.sampling.max_tokens, positions / 2);
+    const int64_t kept =
+        encodes() ? positions : positions - std::min(settings_.sampling.max_tokens, positions / 2);
     log::warning(
         "the prompt has {} tokens, but the model has only {} positions: it sees only the last {}",
         length, positions, kept);
@@ -213,14 +217,16 @@ class Session {
                                          const Listener& listener = {}) {
     std::vector<inference::Request> requests;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      texts.emplace_back(tokenizer_, prompts[i], settings_.sampling.stop, end_tokens_);
-      requests.push_back({.number = listener.numbers.empty() ? i : listener.numbers[i],
-                          .prompt = prompts[i],
-                          .max_tokens = settings_.sampling.max_tokens,
-                          .sampling = settings_.sampling.options,
-                          .end_tokens = end_tokens_,
-                          .logprobs = settings_.logprobs.value_or(-1),
-                          .expert_choices = settings_.routed_experts});
+      inference::Request request{.number = listener.numbers.empty() ? i : listener.numbers[i],
+                                 .prompt = prompts[i],
+                                 .max_tokens = settings_.sampling.max_tokens,
+                                 .sampling = settings_.sampling.options,
+                                 .end_tokens = end_tokens_,
+                                 .logprobs = settings_.logprobs.value_or(-1),
+                                 .expert_choices = settings_.routed_experts};
+      texts.emplace_back(tokenizer_, request.given(model_->facts()), settings_.sampling.stop,
+                         end_tokens_);
+      requests.push_back(std::move(request));
     }
     inference::EngineOptions options = settings_.engine.options();
     options.vocabulary = tokenizer_.vocabulary_size();
@@ -299,7 +305,8 @@ void print_continuations(Session& session, const GenerateSettings& s,
   const bool streams = prompts.size() == 1;
   std::vector<GrowingText> texts;
   texts.reserve(prompts.size());
-  if (streams) print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
+  if (streams && !session.encodes())
+    print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
   auto generations = session.run(tokens, texts, streams);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].text = texts[i].text();
@@ -312,11 +319,14 @@ void print_continuations(Session& session, const GenerateSettings& s,
   }
 }
 
-// Appends the user's lines to the text unchanged, and lets the model continue.
+// Appends the user's lines to the text unchanged, and lets the model continue. An encoder reads
+// each line by itself.
 void converse(Session& session) {
-  fmt::print(stderr,
-             "Enter text to have it continued, or an empty line to continue further; /reset "
-             "clears the text so far, /quit or Ctrl-D quits.\n");
+  fmt::print(stderr, "{}",
+             session.encodes()
+                 ? "Enter text for the encoder; /quit or Ctrl-D quits.\n"
+                 : "Enter text to have it continued, or an empty line to continue further; /reset "
+                   "clears the text so far, /quit or Ctrl-D quits.\n");
   std::vector<int32_t> history;
   std::string line;
   for (print("> "); std::getline(std::cin, line); print("> ")) {
@@ -338,7 +348,7 @@ void converse(Session& session) {
       const auto results = session.run({tokens}, texts, true);
       for (const auto& token : results[0].tokens) tokens.push_back(token.draw.token);
       if (results[0].finish == inference::Finish::end_token) tokens.pop_back();
-      history = std::move(tokens);
+      if (!session.encodes()) history = std::move(tokens);
     } catch (const Error& e) {
       if (session.failed()) throw;
       log::error("{}", e.what());
@@ -393,7 +403,8 @@ int generate(const Arguments& arguments) {
   if (const auto code =
           parse("megatron generate --load DIR [--adapter DIR] [--prompt TEXT ...] [flags]",
                 "Generates text from prompts: from --prompt, a file or standard input, or line by "
-                "line on a terminal. The text is streamed to standard output (several texts are "
+                "line on a terminal. An encoder-decoder (T5) reads them with its encoder. The text "
+                "is streamed to standard output (several texts are "
                 "printed one after the other when all are done); the speed is printed to standard "
                 "error. The result depends on the model, the prompt, its position among the "
                 "prompts and the sampling flags, not on the batch size or the number of threads.",

@@ -72,7 +72,9 @@ std::string json_line(const Continuation& c, size_t request, const LineParts& pa
     for (const double p : c.generation.prompt_log_probabilities) of_prompt.emplace_back(p);
     line.emplace_back("logprobs", std::move(log_probabilities));
     line.emplace_back("top_logprobs", std::move(alternatives));
-    line.emplace_back("prompt_logprobs", std::move(of_prompt));
+    // An encoder predicts none of the prompt's tokens.
+    if (of_prompt.size() == c.prompt_tokens.size())
+      line.emplace_back("prompt_logprobs", std::move(of_prompt));
   }
   if (parts.routed_experts)
     line.emplace_back("routed_experts", inference::expert_choices_json(c.generation.expert_choices,

@@ -55,7 +55,7 @@ Generation::Generation(const TextModel& model, Engines& engine, std::vector<Choi
   std::vector<inference::Request> requests;
   choices_.reserve(plans.size());
   for (ChoicePlan& plan : plans) {
-    choices_.emplace_back(model, plan.request.prompt, std::move(plan.options));
+    choices_.emplace_back(model, plan.request.given(model.facts()), std::move(plan.options));
     requests.push_back(std::move(plan.request));
   }
   call_ = engine.submit(std::move(requests), deadline);
