@@ -85,6 +85,9 @@ void GenerateSettings::check() {
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
   MG_CHECK(!routed_experts || output,
            "--return-routed-experts lists experts in the file of --output; give one");
+  MG_CHECK(!routed_experts || !sampling.beams,
+           "--num-beams and --return-routed-experts exclude each other: experts are listed for one "
+           "text; drop one of them");
   engine.check();
   sampling.check();
   MG_CHECK(!fill_mask || (!prompts.is_conversation() && !output && !logprobs),
@@ -94,6 +97,8 @@ void GenerateSettings::check() {
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
   MG_CHECK(!output && !logprobs, "--interactive writes text only; drop --output and --logprobs");
+  MG_CHECK(!sampling.beams || sampling.beams->returned == 1,
+           "--interactive continues one text; drop --num-return-sequences");
 }
 
 void GenerateSettings::join(const comm::Processes& processes) {
@@ -176,7 +181,7 @@ class Session {
         end_tokens_(text.end_tokens) {}
 
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
-  std::span<const int32_t> end_tokens() const { return end_tokens_; }
+  const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
   const inference::Statistics& statistics() const { return statistics_; }
   bool failed() const { return rank_.ranks.failed(); }  // permanently
 
@@ -193,6 +198,10 @@ class Session {
     return {*begin};
   }
 
+  // Tokens that the text of a prompt follows.
+  std::vector<int32_t> given(const std::vector<int32_t>& prompt) const {
+    return inference::Request{.prompt = prompt}.given(model_->facts());
+  }
   // True if an encoder reads the prompts, which the texts do not continue.
   bool encodes() const { return model_->facts().encoder_layers > 0; }
 
@@ -223,7 +232,8 @@ class Session {
                                  .sampling = settings_.sampling.options,
                                  .end_tokens = end_tokens_,
                                  .logprobs = settings_.logprobs.value_or(-1),
-                                 .expert_choices = settings_.routed_experts};
+                                 .expert_choices = settings_.routed_experts,
+                                 .beams = settings_.sampling.beams};
       texts.emplace_back(tokenizer_, request.given(model_->facts()), settings_.sampling.stop,
                          end_tokens_);
       requests.push_back(std::move(request));
@@ -287,7 +297,9 @@ void write_continuations(Session& session, const GenerateSettings& s, const Text
   listener.on_token = [&] { lines.count_token(); };
   listener.on_done = [&](size_t i, const inference::Generation& generation) {
     const size_t number = listener.numbers[i];
-    lines.add(number, {prompts[number], tokens[i], texts[i].text(), generation});
+    lines.add(number, {prompts[number], tokens[i], texts[i].text(), generation,
+                       texts_of_beams(generation, session.tokenizer(), session.given(tokens[i]),
+                                      session.end_tokens())});
   };
   session.run(tokens, texts, false, listener);
   lines.commit();
@@ -302,7 +314,8 @@ void print_continuations(Session& session, const GenerateSettings& s,
     tokens[i] = tokens_of(session, prompts[i]);
     all[i].prompt_tokens = tokens[i];
   }
-  const bool streams = prompts.size() == 1;
+  const bool several = s.sampling.beams && s.sampling.beams->returned > 1;
+  const bool streams = prompts.size() == 1 && !several;
   std::vector<GrowingText> texts;
   texts.reserve(prompts.size());
   if (streams && !session.encodes())
@@ -311,7 +324,11 @@ void print_continuations(Session& session, const GenerateSettings& s,
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].text = texts[i].text();
     all[i].generation = std::move(generations[i]);
-    if (!streams) {
+    if (several) {
+      all[i].beam_texts = texts_of_beams(all[i].generation, session.tokenizer(),
+                                         session.given(tokens[i]), session.end_tokens());
+      print_beams(all[i], fmt::format("prompt {} of {}, ", i + 1, all.size()));
+    } else if (!streams) {
       fmt::print("{}== prompt {} of {}\n{}{}\n", i == 0 ? "" : "\n", i + 1, all.size(),
                  texts[i].prompt(), texts[i].text());
     }

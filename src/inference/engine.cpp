@@ -52,6 +52,18 @@ int64_t rank_of(int32_t token, std::span<const float> logits) {
   return before + 1;
 }
 
+// given: tokens that the text follows.
+BeamSearch search_of(const Request& request, int64_t given, const models::Model& model) {
+  // The last token may be drawn at the model's last position.
+  const int64_t positions = model->context_length() + 1 - given;
+  return {*request.beams,
+          {.end_tokens = request.end_tokens,
+           .min_tokens = request.sampling.min_tokens,
+           .max_tokens = std::min(request.max_tokens, positions),
+           .at_most = positions < request.max_tokens ? Finish::positions : Finish::length,
+           .alternatives = std::max<int64_t>(request.logprobs, 0)}};
+}
+
 // The rows of a step by passes: those that share one, and those of each other adapter.
 std::vector<std::vector<ScheduledRow>> rows_of_passes(const std::vector<ScheduledRow>& rows) {
   std::map<uint64_t, std::vector<ScheduledRow>> passes;
@@ -133,6 +145,11 @@ RequestId Engine::submit(Request request) {
   sequence->given = sequence->length();
   sequence->scored = request.first_scored - 1;
   if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
+  if (request.beams) {
+    check_beams(request, sequence->length(), longest);
+    sequence->beams =
+        std::make_unique<BeamGroup>(search_of(request, sequence->length(), stage_.model()));
+  }
   sequence->request = std::move(request);
   if (leader_ != nullptr) leader_->add(sequence->request);
   scheduler_.add(std::move(sequence));
@@ -141,6 +158,36 @@ RequestId Engine::submit(Request request) {
 
 // Pass numbers count from the engine's first pass; one level of priority is worth kPasses of
 // waiting.
+// Throws Error if the beams can never run together.
+void Engine::check_beams(const Request& request, int64_t given, int64_t longest) const {
+  const int64_t beams = request.width();
+  MG_CHECK(beams <= options_.max_requests,
+           "request {} has {} beams, but at most {} texts run at once; raise "
+           "--inference-dynamic-batching-max-requests, or use fewer beams",
+           request.number, beams, options_.max_requests);
+  for (size_t g = 0; g < cache_.groups(); ++g) {
+    const int64_t needed = cache_.blocks_of_forks(g, beams, given, longest, options_.max_tokens);
+    MG_CHECK(needed <= cache_.pages(g),
+             "request {} has {} beams of up to {} tokens, which need {} blocks of {} tokens in the "
+             "KV cache, but it has {}; raise --inference-dynamic-batching-buffer-size-gb, or use "
+             "fewer beams or a lower --max-tokens",
+             request.number, beams, longest, needed, cache_.block_size(), cache_.pages(g));
+  }
+}
+
+void Engine::copy_pages(std::span<const PageCopy> copies) {
+  for (size_t g = 0; g < shape_.groups.size(); ++g) {
+    if (state_.groups()[g].of_encoder) continue;  // beams share an encoder's text
+    std::vector<int32_t> from, to;
+    for (const PageCopy& copy : copies) {
+      if (copy.group != shape_.groups[g]) continue;
+      from.push_back(copy.from);
+      to.push_back(copy.to);
+    }
+    if (!from.empty()) state_.copy_pages(g, from, to);
+  }
+}
+
 int64_t Engine::due_pass(int64_t priority) const {
   constexpr int64_t kPasses = 256;
   return statistics_.steps + priority * kPasses;
@@ -195,7 +242,9 @@ Engine::Updates Engine::step() {
   try {
     if (leader_ != nullptr) leader_->step();
     Updates updates;
-    for (const Rows& rows : rows_of_passes(scheduler_.next())) {
+    const Rows all = scheduler_.next();
+    copy_pages(scheduler_.take_copies());
+    for (const Rows& rows : rows_of_passes(all)) {
       Updates more = run_pass(rows, begin);
       updates.insert(updates.end(), std::make_move_iterator(more.begin()),
                      std::make_move_iterator(more.end()));
@@ -246,7 +295,7 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
     row.token_types = s->request.token_types;
     row.encoder = s->encoder.get();
     plan.rows.push_back(row);
-    plan.context = std::max(plan.context, s->length());
+    plan.context = std::max(plan.context, s->context());
     if (row.encoder != nullptr && !row.encoder->read &&
         std::ranges::find(plan.texts, row.encoder) == plan.texts.end())
       plan.texts.push_back(row.encoder);
@@ -338,8 +387,10 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   Drawing drawing;
   Updates updates(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    updates[r].id = rows[r].sequence->id;
-    if (rows[r].count < rows[r].sequence->unread()) continue;
+    const Sequence& s = *rows[r].sequence;
+    updates[r].id = s.id;
+    if (rows[r].count < s.unread()) continue;
+    if (s.beams != nullptr && s.beams->search.begun()) continue;  // beams continue from its prompt
     drawing.rows.push_back(r);
     drawing.sequences.push_back(rows[r].sequence);
   }
@@ -453,6 +504,39 @@ std::vector<DrawnToken> Engine::draw(const Drawing& drawing, const DeviceDraws& 
   return drawn;
 }
 
+// The search makes a step once all beams have been read. A finished sequence is gone afterwards,
+// with its beams.
+void Engine::append_to_beam(Sequence& beam, DrawnToken drawn, RequestUpdate& update) {
+  Sequence& s = beam.of_request();
+  BeamGroup& group = *s.beams;
+  group.next[beam.beam] = std::move(drawn.token.alternatives);
+  if (!drawn.error.empty()) group.error = std::move(drawn.error);
+  if (--group.missing > 0) return;
+  if (!group.error.empty()) {
+    update.finish = Finish::failed;
+    update.error = group.error;
+    scheduler_.remove(s.id);
+    return;
+  }
+  group.search.step(group.next);
+  group.searched = true;
+  if (!group.search.done()) {
+    update.tokens = group.search.common(group.given);
+    group.given += std::ssize(update.tokens);
+    return;
+  }
+  update.beams = group.search.results();
+  if (update.beams.empty()) {
+    update.finish = Finish::failed;
+    update.error = "the model gives every next token probability 0";
+  } else {
+    const BeamResult& best = update.beams[0];
+    update.tokens.assign(best.tokens.begin() + group.given, best.tokens.end());
+    update.finish = best.finish;
+  }
+  scheduler_.remove(s.id);
+}
+
 // A finished sequence is gone afterwards.
 void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   const Request& request = s.request;
@@ -461,6 +545,8 @@ void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
         std::ranges::all_of(update.scores, [](float v) { return std::isfinite(v); });
     if (!finite) update.error = "the scores of this text are NaN or infinite";
     update.finish = update.error.empty() ? Finish::scored : Finish::failed;
+  } else if (request.beams) {
+    return append_to_beam(s, std::move(drawn), update);
   } else if (request.max_tokens == 0) {
     update.finish = Finish::length;
   } else if (!drawn.error.empty()) {

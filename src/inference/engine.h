@@ -42,6 +42,9 @@ struct RequestUpdate {
   // where a layer has fewer. The last token of the text is never read. Cached prefixes of such
   // requests are read again.
   std::vector<int32_t> expert_choices;
+  // With Request::beams, and `finish`: the best texts, best first. `tokens` and `finish` are those
+  // of the best one; tokens come earlier if all texts that can still be returned begin with them.
+  std::vector<BeamResult> beams;
   std::optional<Finish> finish;  // never Finish::stop
   std::string error;             // with Finish::failed: the reason
   bool by_grammar = false;       // with Finish::failed: the grammar is too ambiguous for the text
@@ -165,6 +168,9 @@ class Engine {
   std::vector<DrawnToken> draw(const Drawing& drawing, const DeviceDraws& on_device,
                                Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
+  void append_to_beam(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
+  void check_beams(const Request& request, int64_t given, int64_t longest) const;
+  void copy_pages(std::span<const PageCopy> copies);
   int64_t due_pass(int64_t priority) const;
   const models::Stage& stage_of(const Adapter* adapter);
 

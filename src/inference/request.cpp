@@ -1,6 +1,7 @@
 #include "inference/request.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -66,6 +67,36 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
              "{} names token {}, but the ids to choose from are [0, {})", name("logit_bias"), id,
              vocabulary);
   }
+  if (beams) check_beams(name);
+}
+
+void Request::check_beams(OptionName name) const {
+  MG_CHECK(beams->beams >= 1 && beams->beams <= BeamOptions::kMostBeams,
+           "{} is {}; it must be from 1 to {}", name("num_beams"), beams->beams,
+           BeamOptions::kMostBeams);
+  MG_CHECK(beams->returned >= 1 && beams->returned <= beams->beams,
+           "{} is {}; it must be from 1 to {}, the number of beams", name("num_return_sequences"),
+           beams->returned, beams->beams);
+  MG_CHECK(std::isfinite(beams->length_penalty) && std::abs(beams->length_penalty) <= 100,
+           "{} is {}; it must lie in [-100, 100]", name("length_penalty"), beams->length_penalty);
+  MG_CHECK(max_tokens > 0, "{} is 0, but beam search needs at least one token", name("max_tokens"));
+  const auto exclude = [&](bool given, std::string_view option) {
+    MG_CHECK(!given,
+             "{} and {} exclude each other: beam search finds the most likely texts, and samples "
+             "none; drop one of them",
+             name("num_beams"), name(option));
+  };
+  exclude(sampling.temperature != 0 && sampling.temperature != 1, "temperature");
+  exclude(sampling.top_k != 0, "top_k");
+  exclude(sampling.top_p != 1, "top_p");
+  exclude(sampling.min_p != 0, "min_p");
+  exclude(sampling.repetition_penalty != 1, "repetition_penalty");
+  exclude(sampling.presence_penalty != 0, "presence_penalty");
+  exclude(sampling.frequency_penalty != 0, "frequency_penalty");
+  exclude(!sampling.logit_bias.empty(), "logit_bias");
+  exclude(expert_choices, "return_routed_experts");
+  MG_CHECK(grammar == nullptr,
+           "request {} has both a grammar and beams; beam search does not follow grammars", number);
 }
 
 void Request::check_of_encoder(const models::Model& model) const {

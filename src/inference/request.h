@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "inference/adapter.h"
+#include "inference/beam_options.h"
 #include "inference/constraint/grammar.h"
 #include "inference/constraint/token_bytes.h"
 #include "inference/sampling.h"
@@ -66,10 +67,15 @@ struct Request {
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.
   int64_t priority = 0;
+  // Beam search instead of sampling, whose options then keep their defaults, except min_tokens (and
+  // temperature 0 means the same as 1).
+  std::optional<BeamOptions> beams = {};
 
   // vocabulary: only ids below it are sampled. name: spelling of options in messages. Throws Error
   // if the model cannot take the request.
   void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
+  // The part of check() that concerns `beams`, without a model.
+  void check_beams(OptionName name = as_flag) const;
   uint64_t adapter_number() const { return adapter == nullptr ? 0 : adapter->number(); }
   // Maximum number of tokens of prompt and text that the model's positions allow; of an
   // encoder-decoder, of the start token and text.
@@ -78,6 +84,8 @@ struct Request {
   int64_t longest_cached(const models::Model& model) const;
   // Tokens that the text follows.
   std::vector<int32_t> given(const models::ModelFacts& model) const;
+  // Maximum number of texts that are continued at a time.
+  int64_t width() const { return beams ? beams->beams : 1; }
 
  private:
   void check_of_encoder(const models::Model& model) const;

@@ -148,6 +148,22 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
 
 }  // namespace
 
+void SequenceState::copy_pages(size_t group, std::span<const int32_t> from,
+                               std::span<const int32_t> to) {
+  Stream& stream = runtime_.stream();
+  const auto copy = [&](const Tensor& pages) {
+    for (size_t i = 0; i < from.size(); ++i)
+      kernels::table(stream).copy({.x = pages.select(0, from[i]), .out = pages.select(0, to[i])},
+                                  stream);
+  };
+  for (const int64_t layer : groups_[group].layers) {
+    const auto i = static_cast<size_t>(layer);
+    for (const Tensor* pages : {&keys_[i], &values_[i]})
+      if (pages->defined()) copy(pages->transpose(1, 2));  // which is contiguous
+    for (const Tensor& slots : slots_[i]) copy(slots);
+  }
+}
+
 bool SequenceState::numbers_pages() const {
   return std::ranges::any_of(shape_.layers,
                              [](const LayerCache& layer) { return layer.latent > 0; });

@@ -127,6 +127,10 @@ class SequenceState {
   Continuation over(const Tensor& indices, std::span<const SequencePart> parts,
                     const TableWidths& widths);
 
+  // Copies pages, or slots, of a group in every one of its layers: from[i] to to[i], one after the
+  // other.
+  void copy_pages(size_t group, std::span<const int32_t> from, std::span<const int32_t> to);
+
   // [pages, block size, kv_heads, head_size], for a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }

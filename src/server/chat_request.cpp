@@ -205,8 +205,8 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
             "prediction",
             "web_search_options",
             "echo",
-            "suffix",
-            {"best_of", 1}});
+            "suffix"});
+  if (!r.generation.beams) p.refuse({{"best_of", 1}});
   return r;
 }
 

@@ -211,6 +211,49 @@ TEST_F(Translator, ReadsAgainWhatChangedWeightsNoLongerFit) {
   EXPECT_NE(found[0], now[0]);
 }
 
+// Beams hold the pages of their prompt together, and have the bits of passes without a cache, also
+// after preemptions.
+TEST_F(Translator, SearchesWithBeamsOverOnePrompt) {
+  std::vector<Request> requests;
+  for (uint64_t n = 0; n < 5; ++n) {
+    Request& request = requests.emplace_back(translation(n));
+    request.sampling = {};
+    request.max_tokens = 40;
+    request.beams = inference::BeamOptions{.beams = 3, .returned = 3};
+  }
+  for (const int64_t blocks : {40, 12}) {
+    Engine e(m_.model, m_.runtime,
+             {.max_requests = 6,
+              .max_tokens = 60,
+              .max_length = 96,
+              .block_size = 32,
+              .cache_bytes = bytes_of_blocks(m_, blocks, 32)});
+    std::map<inference::RequestId, size_t> number;
+    for (size_t n = 0; n < requests.size(); ++n) number[e.submit(requests[n])] = n;
+    int64_t found = 0;
+    while (!e.idle()) {
+      for (const inference::RequestUpdate& update : e.step()) {
+        const Request& request = requests[number.at(update.id)];
+        for (const inference::BeamResult& beam : update.beams) {
+          Tokens text;
+          std::vector<double> values;
+          for (const auto& token : beam.tokens) {
+            text.push_back(token.draw.token);
+            values.push_back(token.draw.log_probability);
+          }
+          EXPECT_EQ(values, uncached(m_, request.prompt, text));
+          ++found;
+        }
+      }
+    }
+    EXPECT_EQ(found, 15);
+    if (blocks == 40) {
+      EXPECT_EQ(e.statistics().prompt_tokens, 1 + 24 + 47 + 70 + 93);
+    }
+    EXPECT_EQ(e.cache_use().used, 0);
+  }
+}
+
 // The adapter of a request acts on the encoder's layers and on cross attention, too.
 TEST_F(Translator, ReadsEachPromptWithItsAdapter) {
   const models::Model base = m_.model.model();

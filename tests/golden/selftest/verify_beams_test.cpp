@@ -1,0 +1,88 @@
+// Beam searches of transformers, and that a changed value in them is found.
+#include "selftest/verify_beams.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support.h"
+
+namespace megatron::selftest {
+namespace {
+
+using megatron::testing::TemporaryDirectory;
+using megatron::testing::vectors;
+
+// The decoders among the models.
+void copy_decoders(const TemporaryDirectory& directory) {
+  for (const std::string name : {"llama.json", "qwen3.json"})
+    std::filesystem::copy_file(vectors("beams/" + name), directory / name);
+}
+
+TEST(BeamVectors, AreEqualOnEveryDeviceAndLayout) {
+  const TemporaryDirectory directory;
+  copy_decoders(directory);
+  ASSERT_TRUE(has_beams(directory / ""));
+  for (const auto& [tensor, pipeline] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+    VerifyOptions options{.tensor_parallel = tensor, .pipeline_parallel = pipeline};
+    if (options.ranks() > 1) options.devices = {DeviceKind::cpu};
+    const std::vector<Report> reports = verify_beams(directory / "", vectors("hf"), options);
+    ASSERT_EQ(reports.size(), 2 * options.devices.size());
+    for (const Report& report : reports) {
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_GT(report.compared(), 62 * 4);
+    }
+  }
+}
+
+TEST(BeamVectors, AreToldFromOtherFolders) {
+  EXPECT_TRUE(has_beams(vectors("beams")));
+  for (const std::string other : {"hf/llama", "bert_dataset", "sampling"})
+    EXPECT_FALSE(has_beams(vectors(other))) << other;
+}
+
+// The failures after a change of the first case.
+std::string failures_of_changed(const std::function<void(Json&)>& change) {
+  const TemporaryDirectory directory;
+  Json json = Json::read(vectors("beams/llama.json"));
+  Json one = json["cases"].as_array()[0];
+  change(one);
+  std::ofstream(directory / "llama.json")
+      << Json(Json::Object{{"cases", Json::Array{std::move(one)}}}).dump();
+  const std::vector<Report> reports =
+      verify_beams(directory / "", vectors("hf"), {.devices = {DeviceKind::cpu}});
+  std::string all;
+  for (const std::string& failure : reports.at(0).failures()) all += failure + "\n";
+  return all;
+}
+
+TEST(BeamVectors, AChangedValueIsNamed) {
+  EXPECT_EQ(failures_of_changed([](Json&) {}), "");
+  const auto named = [](const char* what, const std::function<void(Json&)>& change) {
+    const std::string failures = failures_of_changed(change);
+    EXPECT_NE(failures.find(what), failures.npos) << what << ": " << failures;
+  };
+  named("steps", [](Json& one) { one.set("steps", one["steps"].as_integer() + 1); });
+  const auto change_text = [](const char* key, const Json& value) {
+    return [key, value](Json& one) {
+      Json result = one["result"];
+      result.as_array()[0].as_array()[1].set(key, value);
+      one.set("result", std::move(result));
+    };
+  };
+  named("tokens", change_text("tokens", Json::Array{int64_t{1}, int64_t{2}}));
+  named("scores", change_text("score", -3.25));
+  named("numbers of texts", [](Json& one) { one.set("num_return_sequences", int64_t{1}); });
+  named("--max-tokens is 0", [](Json& one) { one.set("max_new_tokens", int64_t{0}); });
+}
+
+TEST(BeamVectors, AModelThatIsNotThereIsNamed) {
+  const std::vector<Report> reports =
+      verify_beams(vectors("beams"), vectors("sampling"), {.devices = {DeviceKind::cpu}});
+  ASSERT_EQ(reports.size(), 4);
+  for (const Report& report : reports)
+    EXPECT_NE(report.text().find("--models"), std::string::npos) << report.text();
+}
+
+}  // namespace
+}  // namespace megatron::selftest
