@@ -10,7 +10,7 @@ namespace {
 // (t5) or have their own (umt5).
 models::Model translator(const std::string& name, int64_t encoder) {
   Json config = family_config(name);
-  config.set("initializer_factor", 12.0);
+  config.set("initializer_factor", 8.0);
   config.set("num_layers", encoder);
   config.set("num_decoder_layers", 6 - encoder);
   return models::model_from_config_json(config);
