@@ -164,8 +164,8 @@ TEST_F(GenerateCommand, FindsTheBestTextsByBeamSearch) {
   EXPECT_NE(text.find("\n== prompt 2 of 2, text 2 of 2, score -"), std::string::npos) << text;
   // A single text is streamed, and depends on no batch.
   const Words one = {"--prompt", "A man", "--max-tokens", "12", "--num-beams", "4"};
-  run(with(one, {"--output", "one.jsonl"}));
-  const std::string best = lines("one.jsonl")[0]["text"].as_string();
+  run(with(one, {"--output", "best.jsonl"}));
+  const std::string best = lines("best.jsonl")[0]["text"].as_string();
   EXPECT_TRUE(run(one).out.ends_with(best + "\n"));
   EXPECT_NE(run(flags).out.find(best), std::string::npos);
   EXPECT_EQ(run(with(one, {"--pipeline-model-parallel-size", "2"})).out, run(one).out);

@@ -1,4 +1,5 @@
 // Beam search of the engine: the bits of a search without a cache, whatever runs beside it.
+#include "checkpoint/model_directory.h"
 #include "golden/inference/shared_requests.h"
 #include "inference/beam_search.h"
 #include "inference/pass.h"
@@ -70,7 +71,8 @@ std::vector<BeamResult> without_cache(RandomModel& m, const Request& request) {
   return search.results();
 }
 
-Generation alone(RandomModel& m, const Request& request, const EngineOptions& options = {}) {
+Generation searched_alone(RandomModel& m, const Request& request,
+                          const EngineOptions& options = {}) {
   return inference::generate(m.model, m.runtime, std::span(&request, 1), options)[0];
 }
 
@@ -85,7 +87,7 @@ std::vector<double> numbers_without_cache(RandomModel& m, const Request& request
 
 std::vector<double> numbers_alone(RandomModel& m, const Request& request,
                                   const EngineOptions& options = {}) {
-  Generation g = alone(m, request, options);
+  Generation g = searched_alone(m, request, options);
   g.prompt_log_probabilities.clear();
   return numbers_of(g);
 }
@@ -137,16 +139,43 @@ TEST(Beams, ThatGiveUpTheirPagesContinueTheSame) {
     Engine e(m.model, m.runtime,
              {.max_requests = 8,
               .block_size = 32,
-              .cache_bytes = bytes_of_blocks(m, 11, 32),
+              .cache_bytes = bytes_of_blocks(m, 10, 32),
               .prefix_caching = caching});
     Results results;
-    for (const uint64_t seed : {1, 2}) e.submit(beam_request(4, 45, seed));
+    const auto request = [](uint64_t seed) {
+      Request r = beam_request(4, 45, seed);
+      r.end_tokens.clear();
+      return r;
+    };
+    for (const uint64_t seed : {1, 2}) e.submit(request(seed));
     while (!e.idle()) take(e.step(), results);
     EXPECT_GT(e.statistics().preemptions, 0);
     EXPECT_EQ(e.cache_use().used, 0);
     for (const uint64_t seed : {1, 2})
-      EXPECT_EQ(numbers_of(results[seed]), numbers_of(alone(m, beam_request(4, 45, seed))));
+      EXPECT_EQ(numbers_of(results[seed]), numbers_of(searched_alone(m, request(seed))));
   }
+}
+
+// Angles that change with every token, so that all tokens are read again for each.
+TEST(Beams, OfRotaryAnglesThatChangeAreThoseWithoutACache) {
+  const std::string directory = std::string(MEGATRON_GOLDEN) + "/hf/llama_dynamic";
+  const models::Model model = models::model_of(checkpoint::ModelDirectory(directory));
+  RandomModel m(model, DType::f32);
+  Request request = beam_request(3, 20);
+  request.max_tokens = std::min<int64_t>(30, model->context_length() - 20);
+  EXPECT_EQ(numbers_alone(m, request), numbers_without_cache(m, request));
+}
+
+TEST(Beams, AreReadAnewWithOtherWeights) {
+  RandomModel m(beam_shape(), DType::f32);
+  Engine e(m.model, m.runtime, {.max_requests = 4, .block_size = 32});
+  Results results;
+  e.submit(beam_request(4));
+  for (int step = 0; !e.idle(); ++step) {
+    take(e.step(), results);
+    if (step % 5 == 2) e.weights_changed();
+  }
+  EXPECT_EQ(numbers_of(results[1]), numbers_of(searched_alone(m, beam_request(4))));
 }
 
 TEST(Beams, ShareThePagesOfTheirPrompt) {
@@ -195,7 +224,7 @@ TEST(Beams, EndAtTheLastPosition) {
   RandomModel m(beam_shape(), DType::f32);
   Request request = beam_request(2, kSharedPositions - 10);
   request.end_tokens.clear();
-  const Generation g = alone(m, request);
+  const Generation g = searched_alone(m, request);
   EXPECT_EQ(g.finish, inference::Finish::positions);
   for (const BeamResult& beam : g.beams) EXPECT_EQ(beam.tokens.size(), 11);
 }
