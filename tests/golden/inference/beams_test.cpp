@@ -250,6 +250,34 @@ TEST(Beams, ThatNeverFitAreRefused) {
       << blocks;
 }
 
+TEST(Beams, WithoutANumberFailAlone) {
+  RandomModel m(beam_shape(), DType::f32);
+  Tensor table = m.model.parameters()[0]->parameter.value;
+  std::vector<double> values = to_doubles(table);
+  std::fill_n(values.begin(), table.size(1), std::nan(""));  // of token 0
+  copy_from(table, std::span<const double>(values));
+  Engine e(m.model, m.runtime, {.max_requests = 8});
+  Request bad = beam_request(3), good = beam_request(3);
+  bad.logprobs = good.logprobs = -1;
+  bad.prompt.back() = 0;
+  for (int32_t& id : good.prompt) id = std::max(id, 1);
+  good.max_tokens = 2;
+  e.submit(bad);
+  e.submit(good);
+  std::map<inference::RequestId, inference::Finish> finished;
+  while (!e.idle()) {
+    for (const inference::RequestUpdate& update : e.step()) {
+      if (!update.finish) continue;
+      finished[update.id] = *update.finish;
+      EXPECT_EQ(update.beams.empty(), update.finish == inference::Finish::failed);
+      EXPECT_EQ(update.error.find("not a number") != update.error.npos, update.beams.empty());
+    }
+  }
+  EXPECT_EQ(finished.at(1), inference::Finish::failed);
+  EXPECT_NE(finished.at(2), inference::Finish::failed);
+  EXPECT_EQ(e.cache_use().used, 0);
+}
+
 // Gives beams of one pass the pages of another: the first sequence's, from its last block on.
 class OtherPages final : public kernels::Observer {
  public:
