@@ -53,9 +53,8 @@ TEST_F(EncoderCommands, GenerateFillsMasks) {
 
 // The text of an encoder-decoder does not continue the prompt, and is printed alone.
 TEST_F(EncoderCommands, GenerateWritesTextsOfEncoderDecoders) {
-  const Words line =
-      with(with({"generate", "--load", vectors("t5/hf/t5"), "--threads", "2"}, words_),
-           words("--temperature 0 --max-tokens 6"));
+  const Words model = with({"generate", "--load", vectors("t5/hf/t5"), "--threads", "2"}, words_);
+  const Words line = with(model, words("--temperature 0 --max-tokens 6"));
   const std::string text = succeed(with(line, {"--prompt", "w10 w20"})).out;
   EXPECT_GT(count(text, "w"), 2u) << text;
   EXPECT_FALSE(text.starts_with("w10 w20")) << text;
@@ -71,7 +70,7 @@ TEST_F(EncoderCommands, GenerateWritesTextsOfEncoderDecoders) {
   EXPECT_EQ(json["prompt_tokens"].dump(), "[2, 10, 20, 3]");
   EXPECT_EQ(json["logprobs"].as_array().size(), json["tokens"].as_array().size());
   EXPECT_FALSE(json.contains("prompt_logprobs"));
-  refused(with(line, {"--prompt", "w10", "--max-tokens", "0"}), {"--max-tokens is 0", "t5"});
+  refused(with(model, {"--prompt", "w10", "--max-tokens", "0"}), {"--max-tokens is 0", "t5"});
 }
 
 TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
