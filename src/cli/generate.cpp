@@ -90,6 +90,10 @@ void GenerateSettings::check() {
            "text; drop one of them");
   engine.check();
   sampling.check();
+  MG_CHECK(!sampling.beams || sampling.beams->beams <= engine.options().max_requests,
+           "--num-beams is {}, but --inference-dynamic-batching-max-requests is only {}; raise the "
+           "latter, or use fewer beams",
+           sampling.beams->beams, engine.options().max_requests);
   MG_CHECK(!fill_mask || (!prompts.is_conversation() && !output && !logprobs),
            "--fill-mask prints tokens for the masks of --prompt or --prompt-file; drop "
            "--interactive, --output and --logprobs");

@@ -190,7 +190,7 @@ TEST_F(GenerateCommand, NamesWhatBeamSearchExcludes) {
   excludes({"--max-tokens", "0"}, {"--max-tokens is 0"});
   excludes({"--length-penalty", "200"}, {"--length-penalty is 200", "[-100, 100]"});
   excludes({"--inference-dynamic-batching-max-requests", "2"},
-           {"3 beams", "--inference-dynamic-batching-max-requests"});
+           {"--num-beams is 3", "--inference-dynamic-batching-max-requests is only 2"});
   refused({"--prompt", "x", "--num-beams", "0"}, {"--num-beams is 0"});
   for (const auto& [flag, value] : {std::pair{"--num-return-sequences", "2"},
                                     {"--length-penalty", "0"},
