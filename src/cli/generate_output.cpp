@@ -112,7 +112,9 @@ std::string json_line(const Continuation& c, size_t request, const LineParts& pa
     Json::Array of_prompt = {Json()};
     for (const double p : generation.prompt_log_probabilities) of_prompt.emplace_back(p);
     add_log_probabilities(generation.tokens, line);
-    line.emplace_back("prompt_logprobs", std::move(of_prompt));
+    // An encoder predicts none of the prompt's tokens.
+    if (of_prompt.size() == c.prompt_tokens.size())
+      line.emplace_back("prompt_logprobs", std::move(of_prompt));
   }
   Json::Array beams;
   for (size_t b = 0; b < generation.beams.size(); ++b) {

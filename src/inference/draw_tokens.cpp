@@ -18,7 +18,7 @@ std::optional<Finish> finish_of(Sequence& s, int32_t id, const models::Model& mo
     if (s.matcher->must_end()) return Finish::complete;
   }
   const int64_t length = s.length() + 1;
-  if (length - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
+  if (length - s.given >= request.max_tokens) return Finish::length;
   if (length > model->context_length()) return Finish::positions;
   return {};
 }
@@ -39,7 +39,7 @@ int32_t draw_token(Sequence& s, std::span<const float> logits) {
     }
   }
   const TextSoFar text{.tokens = s.tokens,
-                       .prompt = request.prompt.size(),
+                       .prompt = static_cast<size_t>(s.given),
                        .end_tokens = request.end_tokens,
                        .allowed = allowed};
   return draw(logits, text, request.sampling, request.number);
@@ -107,7 +107,7 @@ std::vector<double> sampling_rules(std::span<Sequence* const> ready, int64_t voc
   for (const Sequence* s : ready) {
     const Request& request = s->request;
     const SamplingOptions& options = request.sampling;
-    const TextSoFar text{.tokens = s->tokens, .prompt = request.prompt.size()};
+    const TextSoFar text{.tokens = s->tokens, .prompt = static_cast<size_t>(s->given)};
     if (vocabulary > kernels::kMaxSampled || s->matcher || request.logprobs > 0 || request.beams ||
         changes_logits(text, options)) {
       rules.insert(rules.end(), {-1, 0, 1, 0, 0});

@@ -91,13 +91,15 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       shape_(cache_shape(stage, type_of(stage), runtime, options, ranks)),
       state_(make_state(shape_.state, type_of(stage), runtime, ranks, leader_.get())),
       cache_(shape_.blocks),
+      texts_(shape_.encoded.windows.empty() ? std::nullopt
+                                            : std::make_optional<EncoderTexts>(shape_.encoded)),
       scheduler_({.max_requests = is_encoder() ? std::max(options.max_requests, options.max_tokens)
                                                : options.max_requests,
                   .max_tokens = options.max_tokens,
                   .whole_texts = is_encoder(),
                   .context_class = [model = stage.model()](
                                        int64_t length) { return model->context_class(length); }},
-                 cache_) {
+                 cache_, texts_ ? &*texts_ : nullptr) {
   MG_ASSERT(!ranks.draws() || stage.part().head);
   MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
   if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr &&
@@ -130,15 +132,17 @@ RequestId Engine::submit(Request request) {
   stage_of(request.adapter.get());  // throws before the request is accepted
   request.check(stage_.model(), vocabulary_);
   const int64_t longest = request.longest(stage_.model());
-  MG_CHECK(longest <= max_length_,
+  MG_CHECK(request.longest_cached(stage_.model()) <= max_length_,
            "request {} may grow to {} tokens (a prompt of {} and --max-tokens {}), but the KV "
            "cache has room for {} per request; shorten the prompt or lower --max-tokens",
-           request.number, longest, request.prompt.size(), request.max_tokens, max_length_);
+           request.number, request.longest_cached(stage_.model()), request.prompt.size(),
+           request.max_tokens, max_length_);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = last_ + 1;
   sequence->due = {due_pass(request.priority), sequence->id};
   sequence->longest = longest;
-  sequence->tokens = request.prompt;
+  sequence->tokens = request.given(stage_.model()->facts());
+  sequence->given = sequence->length();
   sequence->scored = request.first_scored - 1;
   if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
   if (request.beams) {
@@ -173,6 +177,7 @@ void Engine::check_beams(const Request& request, int64_t given, int64_t longest)
 
 void Engine::copy_pages(std::span<const PageCopy> copies) {
   for (size_t g = 0; g < shape_.groups.size(); ++g) {
+    if (state_.groups()[g].of_encoder) continue;  // beams share an encoder's text
     std::vector<int32_t> from, to;
     for (const PageCopy& copy : copies) {
       if (copy.group != shape_.groups[g]) continue;
@@ -219,13 +224,14 @@ Statistics Engine::statistics() const {
 }
 
 CacheUse Engine::cache_use() const {
-  return {.blocks = cache_.pages(),
-          .used = cache_.used(),
+  return {.blocks = cache_.pages() + (texts_ ? texts_->pages() : 0),
+          .used = cache_.used() + (texts_ ? texts_->used() : 0),
           .found = cache_.found(),
           .bytes = shape_.state.bytes(type_of(stage_))};
 }
 
 int64_t Engine::cached_tokens(std::span<const int32_t> prompt, uint64_t adapter) const {
+  if (texts_) return 0;
   return cache_.shared_tokens(
       prompt, cache_root(stage_.model()->context_class(std::ssize(prompt)), adapter));
 }
@@ -254,6 +260,10 @@ Engine::Updates Engine::step() {
 
 std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter,
                                      EmbeddingForm form) {
+  MG_CHECK(!texts_,
+           "the model is an encoder-decoder ({}), which gives no embeddings of texts; use an "
+           "encoder or a decoder",
+           stage_.model()->family());
   MG_ASSERT(!is_encoder());
   std::vector<double> sum;
   const models::Stage& stage = stage_of(adapter);  // throws before the other ranks begin
@@ -283,9 +293,14 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
     row.adapter = s->request.adapter.get();
     row.expert_choices = s->request.expert_choices;
     row.token_types = s->request.token_types;
+    row.encoder = s->encoder.get();
     plan.rows.push_back(row);
     plan.context = std::max(plan.context, s->context());
+    if (row.encoder != nullptr && !row.encoder->read &&
+        std::ranges::find(plan.texts, row.encoder) == plan.texts.end())
+      plan.texts.push_back(row.encoder);
   }
+  std::ranges::stable_sort(plan.texts, {}, &EncoderText::length);
   return plan;
 }
 
@@ -391,10 +406,11 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   results.drawn.resize(drawing.rows.size());
   results.scores.resize(drawing.rows.size());
   const double pass_end = now_seconds();
-  bool decodes = true;
+  bool decodes = plan.texts.empty();
+  statistics_.prompt_tokens += plan.encoder_tokens();
   for (const auto& [s, count] : rows) {
-    if (s->read < std::ssize(s->request.prompt)) statistics_.prompt_tokens += count;
-    decodes = decodes && count == 1 && s->length() > std::ssize(s->request.prompt);
+    if (s->read < s->given && !texts_) statistics_.prompt_tokens += count;
+    decodes = decodes && count == 1 && s->length() > s->given;
   }
   scheduler_.advance(rows);
   int64_t tokens = 0;
@@ -430,7 +446,8 @@ bool Engine::Drawing::scores() const {
 // True if the pass is run by decode_passes_.
 bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
-         !plan.has_labels() && std::ranges::all_of(plan.rows, [](const PassRow& row) {
+         !plan.has_labels() && plan.texts.empty() &&
+         std::ranges::all_of(plan.rows, [](const PassRow& row) {
            return row.count == 1 && row.adapter == nullptr && !row.expert_choices;
          });
 }

@@ -71,6 +71,10 @@ class EngineRefused : public Error {
 // requests, on the cache, or on how its prompt was split. All calls are made by one thread at a
 // time. Stage and runtime are borrowed.
 //
+// An encoder-decoder's prompts are texts of its encoder: each is read whole, in a pass of the
+// others' next tokens, and the keys and values that the decoder's layers compute from it are in
+// pages, too, which requests with equal prompts share while they run.
+//
 // An encoder's engine has no cache, and each pass reads whole texts: it gives scores, embeddings
 // and predictions of masked tokens, each request within one step. Other texts in a pass may change
 // these by rounding.
@@ -120,7 +124,8 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   Statistics statistics() const;
   CacheUse cache_use() const;
-  // Number of tokens of a prompt's longest cached prefix. adapter: its number (Adapter::number()).
+  // Number of tokens of a prompt's longest cached prefix; 0 for an encoder-decoder. adapter: its
+  // number (Adapter::number()).
   int64_t cached_tokens(std::span<const int32_t> prompt, uint64_t adapter = 0) const;
 
  private:
@@ -185,6 +190,7 @@ class Engine {
   };
   std::map<uint64_t, AdaptedStage> adapted_stages_;  // by the adapter's number
   BlockCache cache_;
+  std::optional<EncoderTexts> texts_;  // of an encoder-decoder
   Scheduler scheduler_;
   RequestId last_ = 0;
   Statistics statistics_;

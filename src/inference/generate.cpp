@@ -32,7 +32,7 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
   for (const Request& request : requests) {
     request.check(model, of_engine.drawn_vocabulary(model));
     if (options.max_length == 0)
-      of_engine.max_length = std::max(of_engine.max_length, request.longest(model));
+      of_engine.max_length = std::max(of_engine.max_length, request.longest_cached(model));
   }
   if (requests.empty()) return {};
   int64_t width = 0;

@@ -39,6 +39,7 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
            "request {} asks for log-probabilities from token {} on, but its prompt has {} tokens: "
            "give a token from 1 to {}",
            number, first_scored, length, length);
+  if (model->facts().encoder_layers > 0) check_of_encoder_decoder(model, name);
   if (model->facts().two_sided) check_of_encoder(model);
   else
     MG_CHECK(masked.empty() && !embedding && token_types.empty(),
@@ -123,9 +124,42 @@ void Request::check_of_encoder(const models::Model& model) const {
              std::max<int64_t>(facts.token_types, 1));
 }
 
+void Request::check_of_encoder_decoder(const models::Model& model, OptionName name) const {
+  MG_CHECK(
+      model->facts().start_token >= 0,
+      "the model ({}) does not say which token its texts begin with, so none can be generated; "
+      "add decoder_start_token_id to its config.json",
+      model->family());
+  MG_CHECK(model->context_class(model->context_length()) == 0,
+           "the rotary angles of this encoder-decoder ({}) change with the length of a text, which "
+           "differs between encoder and decoder; lower --inference-max-seq-length, which is {}",
+           model->family(), model->context_length());
+  MG_CHECK(max_tokens > 0,
+           "{} is 0, but an encoder-decoder ({}) gives nothing but a text; raise it",
+           name("max_tokens"), model->family());
+  MG_CHECK(first_scored == 1 && prompt_alternatives < 0,
+           "request {} asks for log-probabilities of its prompt, which the encoder of {} reads and "
+           "does not predict; ask for those of the text alone",
+           number, model->family());
+  MG_CHECK(!expert_choices,
+           "{} asks for the experts of each token of a prompt and its text, and an encoder-decoder "
+           "({}) reads them apart; leave it out",
+           name("return_routed_experts"), model->family());
+}
+
+std::vector<int32_t> Request::given(const models::ModelFacts& model) const {
+  if (model.encoder_layers == 0) return prompt;
+  return {static_cast<int32_t>(model.start_token)};
+}
+
 int64_t Request::longest(const models::Model& model) const {
-  const auto length = static_cast<int64_t>(prompt.size());
+  const int64_t length =
+      model->facts().encoder_layers > 0 ? 1 : static_cast<int64_t>(prompt.size());
   return length + std::min(max_tokens, model->context_length() - length);
+}
+
+int64_t Request::longest_cached(const models::Model& model) const {
+  return std::max(longest(model), static_cast<int64_t>(prompt.size()));
 }
 
 Statistics& Statistics::operator+=(const Statistics& more) {

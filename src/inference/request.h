@@ -32,8 +32,10 @@ struct MaskedToken {
 };
 
 struct Request {
-  uint64_t number = 0;          // selects its random numbers
-  std::vector<int32_t> prompt;  // not empty, at most as long as the model's positions
+  uint64_t number = 0;  // selects its random numbers
+  // Not empty, at most as long as the model's positions. An encoder-decoder reads it with its
+  // encoder, and its text follows the start token alone (ModelFacts::start_token).
+  std::vector<int32_t> prompt;
   int64_t max_tokens = 128;
   SamplingOptions sampling;
   std::vector<int32_t> end_tokens;  // generation stops after any of them
@@ -75,13 +77,19 @@ struct Request {
   // The part of check() that concerns `beams`, without a model.
   void check_beams(OptionName name = as_flag) const;
   uint64_t adapter_number() const { return adapter == nullptr ? 0 : adapter->number(); }
-  // Maximum number of tokens of prompt and text that the model's positions allow.
+  // Maximum number of tokens of prompt and text that the model's positions allow; of an
+  // encoder-decoder, of the start token and text.
   int64_t longest(const models::Model& model) const;
+  // Maximum number of tokens of a text in the cache: also of that of an encoder.
+  int64_t longest_cached(const models::Model& model) const;
+  // Tokens that the text follows.
+  std::vector<int32_t> given(const models::ModelFacts& model) const;
   // Maximum number of texts that are continued at a time.
   int64_t width() const { return beams ? beams->beams : 1; }
 
  private:
   void check_of_encoder(const models::Model& model) const;
+  void check_of_encoder_decoder(const models::Model& model, OptionName name) const;
 };
 
 // A token and its log-probability under the model itself, in nats: temperature 1, no cuts, all of

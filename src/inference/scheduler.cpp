@@ -1,6 +1,7 @@
 #include "inference/scheduler.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/divide.h"
@@ -25,6 +26,7 @@ std::unique_ptr<Sequence> beam_of(Sequence& whole, size_t beam, const Sequence& 
   s->tokens = whole.tokens;
   const std::vector<int32_t> text = whole.beams->search.text(beam);
   s->tokens.insert(s->tokens.end(), text.begin(), text.end());
+  s->given = whole.given;
   s->longest = whole.longest;
   s->read = from.read;
   s->context_class = from.context_class;
@@ -32,6 +34,7 @@ std::unique_ptr<Sequence> beam_of(Sequence& whole, size_t beam, const Sequence& 
   s->routed = whole.routed;
   s->begun = true;
   s->turn = from.turn;
+  s->encoder = whole.encoder;
   s->whole = &whole;
   s->beam = beam;
   return s;
@@ -45,8 +48,8 @@ uint64_t cache_root(int64_t context_class, uint64_t adapter) {
   return adapter << kBits | static_cast<uint32_t>(context_class);
 }
 
-Scheduler::Scheduler(SchedulerOptions options, BlockCache& cache)
-    : options_(std::move(options)), cache_(cache) {}
+Scheduler::Scheduler(SchedulerOptions options, BlockCache& cache, EncoderTexts* texts)
+    : options_(std::move(options)), cache_(cache), texts_(texts) {}
 
 void Scheduler::add(std::unique_ptr<Sequence> sequence) {
   const Due due = sequence->due;
@@ -68,6 +71,7 @@ std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
 
 void Scheduler::forget(Sequence& sequence) {
   cache_.release(sequence.blocks);
+  sequence.encoder.reset();
   sequence.read = 0;
   if (sequence.beams == nullptr) return;
   for (const auto& beam : sequence.beams->sequences) cache_.release(beam->blocks);
@@ -172,6 +176,10 @@ std::vector<PageCopy> Scheduler::take_copies() {
 void Scheduler::begin(Sequence& s) {
   s.context_class = options_.context_class(s.context());
   s.blocks.root = cache_root(s.context_class, s.request.adapter_number());
+  if (texts_ != nullptr) {
+    s.encoder = texts_->hold(s.request);
+    s.blocks.root = s.encoder->number;  // the decoder's keys depend on the whole text
+  }
   int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
   if (s.request.expert_choices) most = std::min(most, s.routed);
   s.read = cache_.share(s.blocks, s.tokens, most);
@@ -191,9 +199,11 @@ void Scheduler::admit() {
     Sequence& next = *waiting_.begin()->second;
     if (!running_.empty() && width() + next.request.width() > options_.max_requests) return;
     begin(next);
-    if (!running_.empty() &&
-        !cache_.has_room(next.blocks, std::min(next.length() + cache_.block_size(), next.longest),
-                         options_.max_tokens, room_for_beams(next))) {
+    const bool has_room =
+        cache_.has_room(next.blocks, std::min(next.length() + cache_.block_size(), next.longest),
+                        options_.max_tokens, room_for_beams(next)) &&
+        (next.encoder == nullptr || texts_->has_room(*next.encoder));
+    if (!running_.empty() && !has_room) {
       forget(next);
       return;
     }
@@ -230,12 +240,31 @@ void Scheduler::preempt(Sequence& sequence, Rows& rows) {
   ++preemptions_;
 }
 
+// Allocates pages for the sequence's tokens up to `length`, and for its encoder's text. Returns
+// false if too few are free.
+bool Scheduler::extend(Sequence& sequence, int64_t length) {
+  return (sequence.encoder == nullptr || texts_->reserve(*sequence.encoder)) &&
+         cache_.extend(sequence.blocks, length);
+}
+
+// Returns the first sequence whose encoder's text does not fit a pass beside the next tokens of
+// `decoding` others; null: there is none, or it is the others' turn.
+Sequence* Scheduler::next_long_text(int64_t of_class, int64_t decoding) const {
+  if (texts_ == nullptr || (read_long_text_ && decoding > 0)) return nullptr;
+  for (const auto& [due, s] : running_) {
+    const int64_t unread = s->encoder->unread();
+    const bool fits = unread + 1 + decoding <= options_.max_tokens;
+    if (s->context_class == of_class && unread > 0 && !fits) return s.get();
+  }
+  return nullptr;
+}
+
 // Reserves pages for `count` more tokens, preempting sequences that are due later if necessary. A
 // prompt preempts no others unless it is the first of all.
 bool Scheduler::reserve(Sequence& sequence, int64_t count, Rows& rows) {
   const Sequence& own = sequence.of_request();
-  const bool takes = sequence.unread() == 1 || running_.begin()->second.get() == &own;
-  while (!cache_.extend(sequence.blocks, sequence.read + count)) {
+  const bool takes = sequence.decodes() || running_.begin()->second.get() == &own;
+  while (!extend(sequence, sequence.read + count)) {
     Sequence& last = *running_.rbegin()->second;
     if (!takes || &last == &own) return false;
     preempt(last, rows);
@@ -265,8 +294,11 @@ Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
   std::vector<Reader> one_token, others;
   for_each_reader([&](Sequence& s) {
     if (s.context_class != of_class || s.unread() == 0) return;
-    (s.unread() == 1 ? one_token : others).push_back({s.due, s.turn, &s});
+    (s.decodes() ? one_token : others).push_back({s.due, s.turn, &s});
   });
+  Sequence* const alone = next_long_text(of_class, std::ssize(one_token));
+  read_long_text_ = alone != nullptr && reserve(*alone, 1, rows);
+  if (read_long_text_) return rows;
   // If there are more than fit in a pass, those whose last pass is longest ago are taken.
   std::ranges::stable_sort(one_token, {}, &Reader::turn);
   if (std::ssize(one_token) > options_.max_tokens)
@@ -275,13 +307,20 @@ Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
   for (const Reader& reader : one_token)
     if (running_.contains(reader.due)) reserve(*reader.sequence, 1, rows);
   int64_t left = std::max<int64_t>(1, options_.max_tokens - std::ssize(rows));
+  std::set<const EncoderText*> texts;  // that this pass reads
   for (const Reader& reader : others) {
     if (left <= 0) break;
     if (!running_.contains(reader.due)) continue;
     Sequence& s = *reader.sequence;
-    if (options_.whole_texts && s.unread() > left && !rows.empty()) continue;
-    const int64_t count = options_.whole_texts ? s.unread() : std::min(s.unread(), left);
-    if (reserve(s, count, rows)) left -= count;
+    const bool reads = s.encoder != nullptr && !texts.contains(s.encoder.get());
+    const int64_t text = reads ? s.encoder->unread() : 0;
+    const bool fits = options_.whole_texts ? s.unread() <= left : text < left;
+    if (!fits && !rows.empty()) continue;
+    const int64_t room = std::max<int64_t>(1, left - text);
+    const int64_t count = options_.whole_texts ? s.unread() : std::min(s.unread(), room);
+    if (!reserve(s, count, rows)) continue;
+    left -= count + text;
+    if (text > 0) texts.insert(s.encoder.get());
   }
   return rows;
 }
@@ -289,6 +328,7 @@ Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
 void Scheduler::advance(const std::vector<ScheduledRow>& rows) {
   ++turn_;
   for (const auto& [sequence, count] : rows) {
+    if (sequence->encoder != nullptr) sequence->encoder->read = true;
     sequence->read += count;
     sequence->turn = turn_;
     cache_.keep(sequence->blocks, sequence->tokens, sequence->read);
@@ -297,6 +337,7 @@ void Scheduler::advance(const std::vector<ScheduledRow>& rows) {
 
 void Scheduler::read_anew() {
   cache_.forget();
+  if (texts_ != nullptr) texts_->forget();
   for (const auto& [due, sequence] : running_) {
     forget(*sequence);
     begin(*sequence);

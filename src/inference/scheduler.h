@@ -38,9 +38,14 @@ uint64_t cache_root(int64_t context_class, uint64_t adapter);
 // pages run out, the sequences that are due last release theirs and wait to be read again; the
 // first one always continues, so that all of them finish. The beams of a request are scheduled like
 // sequences of their own, but admitted and preempted together.
+//
+// An encoder reads its text whole, in one pass with the first of the decoder's tokens. A text that
+// leaves no room for the next tokens of all other sequences has a pass for itself; such passes
+// alternate with others.
 class Scheduler {
  public:
-  Scheduler(SchedulerOptions options, BlockCache& cache);
+  // texts: of the encoder of an encoder-decoder; null: the model has none. Borrowed.
+  Scheduler(SchedulerOptions options, BlockCache& cache, EncoderTexts* texts = nullptr);
 
   // The sequence's tokens, with those of its beams, must fit the cache when it runs alone.
   void add(std::unique_ptr<Sequence> sequence);
@@ -81,12 +86,16 @@ class Scheduler {
   void forget_other_angles();
   int64_t next_class() const;
   bool reserve(Sequence& sequence, int64_t count, Rows& rows);
+  bool extend(Sequence& sequence, int64_t length);
   void preempt(Sequence& sequence, Rows& rows);
+  Sequence* next_long_text(int64_t of_class, int64_t decoding) const;
   Rows rows_of(int64_t of_class);
   void forget(Sequence& sequence);
 
   SchedulerOptions options_;
   BlockCache& cache_;
+  EncoderTexts* texts_;
+  bool read_long_text_ = false;  // the last pass was that of a single encoder's text
   Sequences waiting_, running_;
   std::vector<std::pair<RequestId, PageCopy>> copies_;
   uint64_t turn_ = 0;

@@ -11,6 +11,7 @@
 #include "inference/beam_search.h"
 #include "inference/block_cache.h"
 #include "inference/constraint/matcher.h"
+#include "inference/encoder_texts.h"
 #include "inference/request.h"
 
 namespace megatron::inference {
@@ -43,7 +44,8 @@ struct Sequence {
   RequestId id = 0;
   Request request;
   Due due;
-  std::vector<int32_t> tokens;  // prompt and text so far
+  std::vector<int32_t> tokens;  // prompt and text so far; of an encoder-decoder, the decoder's
+  int64_t given = 0;            // leading tokens that are not generated
   int64_t longest = 0;          // maximum length of tokens
   int64_t read = 0;             // number of leading tokens whose keys and values are in pages
   int64_t context_class = 0;    // context class of those
@@ -53,21 +55,23 @@ struct Sequence {
   uint64_t turn = 0;  // number of its last pass
   std::optional<Matcher> matcher;
   SequenceBlocks blocks;
+  // The encoder's text, while the sequence runs; null: the model has no encoder.
+  std::shared_ptr<EncoderText> encoder;
   std::unique_ptr<BeamGroup> beams;  // of a request with beams
   Sequence* whole = nullptr;         // of a beam: its request's sequence
   size_t beam = 0;                   // and its number
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t unread() const { return length() - read; }
+  // True if the next pass reads only the token that was generated last.
+  bool decodes() const { return unread() == 1 && (encoder == nullptr || encoder->read); }
   // Tokens of the longest text that is read after this one.
   int64_t context() const { return length() + (beams == nullptr ? 0 : beams->search.length()); }
   // The sequence of its request: this one, unless it reads a beam.
   const Sequence& of_request() const { return whole == nullptr ? *this : *whole; }
   Sequence& of_request() { return whole == nullptr ? *this : *whole; }
   // Number of requested log-probabilities of the prompt.
-  int64_t scores() const {
-    return request.logprobs < 0 ? 0 : static_cast<int64_t>(request.prompt.size()) - 1;
-  }
+  int64_t scores() const { return request.logprobs < 0 ? 0 : given - 1; }
 };
 
 }  // namespace megatron::inference

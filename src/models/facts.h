@@ -67,6 +67,7 @@ struct ModelFacts {
   std::string_view family;     // model_type of its config.json
   int64_t num_layers = 0;      // all of them
   int64_t encoder_layers = 0;  // the first ones, which read a text of their own; 0: none
+  int64_t start_token = -1;    // before an encoder-decoder's first predicted token; -1: unknown
   int64_t hidden_size = 0;     // width of the residual stream
   int64_t vocab_size = 0;
   // Positions that the model has tables for: the longest text that it can compute.

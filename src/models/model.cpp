@@ -128,7 +128,7 @@ void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(
       model->facts().encoder_layers == 0,
       "the model is an encoder-decoder ({}), which reads two texts, and {} gives it one: use a "
-      "decoder; megatron verify and megatron inspect take encoder-decoders",
+      "decoder; megatron generate, serve, verify and inspect take encoder-decoders",
       model->family(), purpose);
   MG_CHECK(
       !model->facts().two_sided,
@@ -142,6 +142,10 @@ void require_language_model(const Model& model, std::string_view purpose) {
            "with {} labels), and {} needs one with a language-model head; megatron serve gives the "
            "scores of texts (POST /v1/classify), megatron eval --input compares them with labels",
            model->score_labels(), purpose);
+}
+
+void require_generating_model(const Model& model, std::string_view purpose) {
+  if (model->facts().encoder_layers == 0) require_language_model(model, purpose);
 }
 
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {

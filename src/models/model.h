@@ -209,6 +209,8 @@ Model with_context_length(const Model& model, int64_t length);
 // Throws Error if the model scores texts: `purpose`, e.g. "megatron generate", needs a language
 // model.
 void require_language_model(const Model& model, std::string_view purpose);
+// The same, but the purpose may be texts by an encoder-decoder.
+void require_generating_model(const Model& model, std::string_view purpose);
 // Requires vocab_size. seq_length: number of position embeddings if max_position_embeddings is
 // absent. Throws Error naming the flags.
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length);

@@ -30,7 +30,7 @@ void run_segment(const Block& block, size_t index, Tape& tape, Flow& flow, const
                  Phase phase) {
   const Segment& segment = block.segments[index];
   if (!block.of_encoder) return segment(tape, flow, batch, phase);
-  MG_ASSERT(batch.encoder != nullptr);
+  if (!reads_encoder(batch)) return;
   const std::optional<Tape::BatchRows> rows = tape.batch_rows();
   if (rows) tape.drop_in_adapters(batch_rows(*batch.encoder));
   segment(tape, flow, *batch.encoder, phase);
@@ -132,6 +132,11 @@ Bundle without_residual(Bundle in) {
 }
 
 }  // namespace
+
+bool reads_encoder(const nn::Batch& batch) {
+  MG_ASSERT(batch.encoder != nullptr || batch.continuation.state != nullptr);
+  return batch.encoder != nullptr;
+}
 
 Bundle Block::operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
   return tape.span(span, in, [this, &batch, phase](Tape& t, const Bundle& b) {

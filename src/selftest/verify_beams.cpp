@@ -135,7 +135,7 @@ std::vector<Searched> search_all(const std::string& model_directory, const Json:
                                  DeviceKind device, const VerifyOptions& options) {
   const checkpoint::ModelDirectory files(model_directory, options.reading);
   const models::Model model = models::model_of(files);
-  models::require_language_model(model, "beam search");
+  models::require_generating_model(model, "beam search");
   std::vector<std::vector<inference::Request>> requests;
   int64_t width = 1, longest = 1;
   for (const Json& one : cases) {
@@ -143,7 +143,7 @@ std::vector<Searched> search_all(const std::string& model_directory, const Json:
     int64_t of_case = 0;
     for (const inference::Request& request : requests.back()) {
       request.check(model, model->vocab_size());
-      longest = std::max(longest, request.longest(model));
+      longest = std::max(longest, request.longest_cached(model));
       of_case += request.width();
     }
     width = std::max(width, of_case);

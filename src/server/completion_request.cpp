@@ -49,6 +49,10 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
     p.fail("best_of", "is more than n, which cannot be streamed; leave out stream or best_of");
   r.logprobs = p.integer("logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
   r.echo = p.boolean("echo").value_or(false);
+  if (r.echo && model.encodes())
+    p.fail("echo",
+           "is true, but this model reads prompts with an encoder, and its texts do not "
+           "continue them; leave it out");
   if (r.generation.max_tokens == 0 && !r.echo && !r.generation.prompt_logprobs)
     p.fail("max_tokens",
            "is 0, which needs echo: true or prompt_logprobs; otherwise the answer would be empty");

@@ -69,6 +69,12 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
   check_model(p, api.model);
+  if (api.model.encodes())
+    throw invalid_request(
+        fmt::format("'{}' is an encoder-decoder, which gives no embeddings; serve an encoder or a "
+                    "decoder for them",
+                    api.model.name()),
+        "model", "wrong_kind_of_model");
   const std::string format = p.text("encoding_format").value_or("float");
   if (format != "float" && format != "base64")
     p.fail("encoding_format", "is " + shown(Json(format)) + "; it must be \"float\" or \"base64\"");

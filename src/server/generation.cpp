@@ -63,7 +63,7 @@ Generation::Generation(const TextModel& model, Engines& engine, std::vector<Choi
     first_choices_.push_back(choices_.size());
     const int64_t texts = plan.request.beams ? plan.request.beams->returned : 1;
     for (int64_t i = 0; i < texts; ++i)
-      choices_.emplace_back(model, plan.request.prompt, plan.options);
+      choices_.emplace_back(model, plan.request.given(model.facts()), plan.options);
     requests.push_back(std::move(plan.request));
   }
   first_choices_.push_back(choices_.size());

@@ -64,6 +64,10 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
 
 void read_prompt_logprobs(const Parameters& p, const TextModel& model, GenerationParameters& g) {
   g.prompt_logprobs = p.integer("prompt_logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
+  if (g.prompt_logprobs && model.encodes())
+    p.fail("prompt_logprobs",
+           "is given, but this model reads prompts with an encoder, which does "
+           "not predict their tokens; leave it out");
   if (!g.stream || !g.prompt_logprobs) return;
   if (*g.prompt_logprobs > 0)
     p.fail("prompt_logprobs", "cannot be streamed; leave out stream or prompt_logprobs");
@@ -262,7 +266,9 @@ void check_model(std::string_view name, const TextModel& model) {
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field) {
-  const int64_t room = model.context() - prompt_tokens;
+  // A text that does not continue the prompt has positions of its own.
+  const bool apart = model.encodes() && prompt_tokens <= model.context();
+  const int64_t room = model.context() - (apart ? 1 : prompt_tokens);
   const auto refuse = [&](const std::string& found) {
     throw invalid_request(
         fmt::format(

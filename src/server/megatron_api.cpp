@@ -30,7 +30,7 @@ std::vector<Prompt> read_megatron_prompts(const Parameters& p, const TextModel& 
     if (text.as_string().empty() && !add_bos)
       p.fail("prompts", "contains an empty text, which needs add_BOS: true");
     Prompt prompt{text.as_string(), {}};
-    if (!prompt.text.empty()) prompt.tokens = model.encode(prompt.text, false);
+    if (!prompt.text.empty()) prompt.tokens = model.encode(prompt.text, model.encodes());
     if (add_bos) prompt.tokens.insert(prompt.tokens.begin(), *begin);
     prompts.push_back(std::move(prompt));
   }
@@ -68,8 +68,9 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   GenerationParameters& g = r.generation;
   r.logprobs = p.boolean("logprobs").value_or(false);
   g.max_tokens = p.integer("tokens_to_generate", 0, INT64_MAX).value_or(kUsualTokens);
-  if (g.max_tokens == 0 && !r.logprobs)
-    p.fail("tokens_to_generate", "is 0, which needs logprobs: true");
+  if (g.max_tokens == 0 && (!r.logprobs || model.encodes()))
+    p.fail("tokens_to_generate",
+           model.encodes() ? "is 0; give at least 1" : "is 0, which needs logprobs: true");
   g.options.temperature = p.number("temperature", 0, 100).value_or(1);
   if (g.options.temperature == 0)
     p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
@@ -111,10 +112,11 @@ HttpAnswer megatron_generate(const Api& api, const HttpRequest& request) {
     Choice& choice = generation.choices()[i];
     const Prompt& prompt = r.prompts[r.generation.beams ? 0 : i];
     const Piece piece = choice.take_piece();
-    texts.emplace_back(prompt.text + piece.text);
+    texts.emplace_back(model.encodes() ? piece.text : prompt.text + piece.text);
     scores.emplace_back(choice.score());
     Json::Array names, of_tokens;
-    for (const int32_t id : prompt.tokens) names.emplace_back(token_name(model, id));
+    if (!model.encodes())
+      for (const int32_t id : prompt.tokens) names.emplace_back(token_name(model, id));
     for (const double value : choice.prompt_log_probabilities())
       of_tokens.push_back(log_probability(value));
     for (const TextToken& one : piece.tokens) {

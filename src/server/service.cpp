@@ -146,6 +146,9 @@ void Service::require_kind(const Route& route) const {
         "is an encoder ({}) with a head for masked tokens, which generates and scores no texts; "
         "use /v1/fill-mask or /v1/embeddings",
         model.facts().family);
+  else if (route.of == Route::Of::masks && model.encodes())
+    is = "is an encoder-decoder, which predicts next tokens and no masked ones; use "
+         "/v1/completions, or serve an encoder (BERT and the like)";
   else if (route.of == Route::Of::masks)
     is = "is a decoder, which predicts next tokens and no masked ones; use /v1/completions or "
          "/v1/chat/completions, or serve an encoder (BERT and the like)";

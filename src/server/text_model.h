@@ -51,6 +51,8 @@ class TextModel {
   int64_t created() const { return created_; }
   const models::ModelFacts& facts() const { return parts_->facts; }
   bool scores() const { return parts_->facts.score_labels > 0; }  // it generates no text then
+  // An encoder-decoder: its encoder reads prompts, which texts do not continue.
+  bool encodes() const { return parts_->facts.encoder_layers > 0; }
 
   bool has_chat_template() const { return has_chat_template_; }
   // The model's template, or the plain one.

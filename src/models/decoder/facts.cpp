@@ -59,6 +59,7 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .family = family,
       .num_layers = v.num_layers(),
       .encoder_layers = v.encoder_layers,
+      .start_token = v.start_token,
       .hidden_size = v.hidden_size,
       .vocab_size = v.vocab_size,
       .max_position_embeddings = v.positions(),

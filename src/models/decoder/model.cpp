@@ -273,8 +273,8 @@ void DecoderModel::list_blocks() {
                        .of_encoder = part_.first_layer + i < value_.encoder_layers});
     if (!ends_encoder(i)) continue;
     blocks_.push_back({{.name = "encoder_norm", .parameters = parameters_below({"encoder_norm"})},
-                       {[this](Tape& tape, Flow& flow, const nn::Batch&, Phase) {
-                         flow.bundle = end_encoder(tape, flow.bundle);
+                       {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase) {
+                         flow.bundle = end_encoder(tape, flow.bundle, batch);
                        }}});
   }
   for (int64_t i = 0; i < depths(); ++i) {
@@ -305,6 +305,7 @@ void DecoderModel::list_boundary() {
         layer < value_.num_layers() ? value_.layer(layer).attention() : nullptr;
     if (a != nullptr && a->relative.buckets > 0 && a->relative.shared)
       tensors.push_back({.name = kDistanceBias,
+                         .of_encoder = encodes,
                          .rows = 2 * a->relative.max_distance + 1,
                          .width = a->heads / tensor_.size(),
                          .wide = true});
@@ -330,7 +331,8 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
   if (value_.encoder_layers == 0)
     return {{"hidden", embedded_text(tape, batch, *embedding_dropout_, phase)},
             {"residual", Var()}};
-  MG_ASSERT(batch.encoder != nullptr);
+  if (!models::reads_encoder(batch))
+    return {{std::string(kTarget), embedded_text(tape, batch, *target_dropout_, phase)}};
   const Var source = embedded_text(tape, *batch.encoder, *embedding_dropout_, phase);
   return {{"hidden", source},
           {"residual", Var()},
@@ -338,7 +340,8 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
 }
 
 // The encoder's output, and the decoder's first input.
-Bundle DecoderModel::end_encoder(Tape& tape, const Bundle& in) const {
+Bundle DecoderModel::end_encoder(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (!models::reads_encoder(batch)) return {{"hidden", in[kTarget]}, {"residual", Var()}};
   return {{"hidden", in[kTarget]},
           {"residual", Var()},
           {std::string(kEncoded), (*encoder_norm_)(tape, in["hidden"], residual_of(in)).normed}};
@@ -441,7 +444,10 @@ Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
 
 std::vector<nn::LayerCache> DecoderModel::layer_caches() const {
   std::vector<nn::LayerCache> caches;
-  for (const auto& layer : layers_) caches.push_back(layer->cache());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool encodes = part_.first_layer + static_cast<int64_t>(i) < value_.encoder_layers;
+    caches.push_back(encodes ? nn::LayerCache{} : layers_[i]->cache());
+  }
   return caches;
 }
 

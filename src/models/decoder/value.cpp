@@ -76,6 +76,9 @@ void check_encoder_layers(const DecoderValue& v) {
            "an encoder-decoder predicts the next token: it has no heads and tables of an encoder, "
            "no scores and no --mtp-num-layers");
   MG_CHECK(v.has_final_norm, "an encoder-decoder needs a final norm");
+  MG_CHECK(v.start_token >= -1 && v.start_token < v.vocab_size,
+           "the decoder's start token (decoder_start_token_id) is {}; the vocabulary has {} tokens",
+           v.start_token, v.vocab_size);
 }
 
 // Parts around the layers of an encoder.

@@ -103,6 +103,8 @@ struct DecoderValue {
   // the final one follows them, and all others have cross attention to its output. Both read the
   // same tables of embeddings.
   int64_t encoder_layers = 0;
+  // The token before an encoder-decoder's first predicted one; -1: unknown.
+  int64_t start_token = -1;
   PredictionValue prediction;
   nn::NormConfig final_norm;
   bool has_final_norm = true;

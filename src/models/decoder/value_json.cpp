@@ -88,6 +88,7 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("position-offset", v.position_offset, false);
   f("token-types", v.token_types, false);
   f("encoder-layers", v.encoder_layers, false);
+  f("start-token", v.start_token, false);
   f("left-out-token", v.left_out_token, false);
   f("embedding-multiplier", v.embedding_scale, false);
   f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);

@@ -51,6 +51,29 @@ TEST_F(EncoderCommands, GenerateFillsMasks) {
   refused(with(line, {"--prompt", "[MASK]", "--output", "x"}), {"--fill-mask", "--output"});
 }
 
+// The text of an encoder-decoder does not continue the prompt, and is printed alone.
+TEST_F(EncoderCommands, GenerateWritesTextsOfEncoderDecoders) {
+  const Words line =
+      with(with({"generate", "--load", vectors("t5/hf/t5"), "--threads", "2"}, words_),
+           words("--temperature 0 --max-tokens 6"));
+  const std::string text = succeed(with(line, {"--prompt", "w10 w20"})).out;
+  EXPECT_EQ(count(text, "w"), 6u) << text;
+  EXPECT_FALSE(text.starts_with("w10 w20")) << text;
+  EXPECT_EQ(succeed(with(line, {"--prompt", "w10 w20", "--pipeline-model-parallel-size", "3"})).out,
+            text);
+  succeed(with(line, {"--prompt", "w99", "w10 w20", "--logprobs", "1", "--output", "texts.jsonl"}));
+  std::ifstream lines(place_ / "texts.jsonl");
+  std::string second;
+  std::getline(lines, second);
+  std::getline(lines, second);
+  const Json json = Json::parse(second);
+  EXPECT_EQ(json["text"].as_string() + "\n", text);
+  EXPECT_EQ(json["prompt_tokens"].dump(), "[2, 10, 20, 3]");
+  EXPECT_EQ(json["logprobs"].as_array().size(), 6u);
+  EXPECT_FALSE(json.contains("prompt_logprobs"));
+  refused(with(line, {"--prompt", "w10", "--max-tokens", "0"}), {"--max-tokens is 0", "t5"});
+}
+
 TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
   refused(
       with(of("bert", {"generate", "--prompt", "w10"}), words_),

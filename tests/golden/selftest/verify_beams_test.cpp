@@ -13,9 +13,11 @@ namespace {
 using megatron::testing::TemporaryDirectory;
 using megatron::testing::vectors;
 
-// Every `stride`-th case of the decoders among the models.
-void write_cases(const TemporaryDirectory& directory, size_t stride) {
-  for (const std::string name : {"llama.json", "qwen3.json"}) {
+// Every `stride`-th case of two models.
+void write_cases(const TemporaryDirectory& directory, const std::vector<std::string>& models,
+                 size_t stride) {
+  for (const std::string& model : models) {
+    const std::string name = model + ".json";
     const Json all = Json::read(vectors("beams/" + name));
     Json::Array cases;
     for (size_t i = 0; i < all["cases"].as_array().size(); i += stride)
@@ -24,20 +26,29 @@ void write_cases(const TemporaryDirectory& directory, size_t stride) {
   }
 }
 
-TEST(BeamVectors, AreEqualOnEveryDeviceAndLayout) {
+// models: two of those in the set.
+void expect_equal(const std::vector<std::string>& models, const std::string& set) {
   for (const auto& [tensor, pipeline] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
     VerifyOptions options{.tensor_parallel = tensor, .pipeline_parallel = pipeline};
     if (options.ranks() > 1) options.devices = {DeviceKind::cpu};
     const TemporaryDirectory directory;
-    write_cases(directory, options.ranks() > 1 ? 13 : 5);  // all combinations of options
+    write_cases(directory, models, options.ranks() > 1 ? 13 : 5);  // all combinations of options
     ASSERT_TRUE(has_beams(directory / ""));
-    const std::vector<Report> reports = verify_beams(directory / "", vectors("hf"), options);
+    const std::vector<Report> reports = verify_beams(directory / "", vectors(set), options);
     ASSERT_EQ(reports.size(), 2 * options.devices.size());
     for (const Report& report : reports) {
       EXPECT_TRUE(report.passed()) << report.text();
       EXPECT_GT(report.compared(), options.ranks() > 1 ? 5 * 6 : 13 * 6);
     }
   }
+}
+
+TEST(BeamVectors, OfDecodersAreEqualOnEveryDeviceAndLayout) {
+  expect_equal({"llama", "qwen3"}, "hf");
+}
+
+TEST(BeamVectors, OfEncoderDecodersAreEqualOnEveryDeviceAndLayout) {
+  expect_equal({"t5", "t5_v1_1"}, "t5/hf");
 }
 
 TEST(BeamVectors, AreToldFromOtherFolders) {
