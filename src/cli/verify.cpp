@@ -9,6 +9,7 @@
 #include "selftest/trajectory.h"
 #include "selftest/verify_bert.h"
 #include "selftest/verify_chats.h"
+#include "selftest/verify_fim_data.h"
 #include "selftest/verify_preferences.h"
 #include "selftest/verify_rewards.h"
 #include "selftest/verify_t5_data.h"
@@ -43,14 +44,14 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
   }
   if (selftest::has_bert_dataset(directory)) return {selftest::verify_bert_dataset(directory)};
   if (selftest::has_t5_dataset(directory)) return {selftest::verify_t5_dataset(directory)};
+  if (selftest::has_fim_dataset(directory)) return {selftest::verify_fim_dataset(directory)};
   if (selftest::has_rewards(directory)) return selftest::verify_rewards(directory, options);
   if (selftest::has_preferences(directory)) return selftest::verify_preferences(directory, options);
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
            "{} has none of expected.safetensors (a model with expected values), case.json (a "
            "training trajectory), expected.json with chat_template.jinja (chats as tokens), "
-           "packing.json (packed rows), data/index.json with cases (data sets) and "
-           "pairs.json with cases.json (rewards, or losses of "
-           "preferences)",
+           "packing.json (packed rows), data/index.json with cases (data sets) and pairs.json "
+           "with cases.json (rewards, or losses of preferences)",
            directory);
   return selftest::verify(directory, options);
 }
@@ -117,9 +118,8 @@ int verify(const Arguments& arguments) {
       {"DIR",
        "Hugging Face directories of models or adapters with expected.safetensors, folders with "
        "case.json (a run), expected.json (chats), packing.json (packed rows), data/index.json "
-       "with cases (data sets of sentences for BERT or T5) or pairs.json "
-       "(rewards, losses of "
-       "preferences)",
+       "with cases (data sets of sentences for BERT or T5, or with fill in the middle) or "
+       "pairs.json (rewards, losses of preferences)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",

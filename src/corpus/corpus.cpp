@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "corpus/data_sources.h"
+#include "corpus/infilling.h"
 #include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -44,6 +45,7 @@ data::GptDatasetConfig dataset_config(const settings::DataSettings& settings,
   config.allow_ambiguous_pad_tokens = settings.allow_ambiguous_pad_tokens;
   config.cache = !settings.mock_data || settings.data_cache_path.has_value();
   config.cache_path = settings.data_cache_path;
+  config.infilling = open_infilling(settings, vocabulary);
   return config;
 }
 

@@ -61,6 +61,7 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
+  infilling.fields(f);
   f.add("task", &task,
         {"pretrain", "mlm", "sft", "dpo", "reward", "classify", "token-classification",
          "question-answering"},

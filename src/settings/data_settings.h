@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "settings/infilling_settings.h"
 #include "settings/preference_settings.h"
 #include "settings/tokenizer_settings.h"
 
@@ -22,6 +23,7 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
+  InfillingSettings infilling;
   std::string task = "pretrain";                  // or another (fields())
   double mask_prob = 0.15, short_seq_prob = 0.1;  // of --task mlm
   bool megatron_data_order = false;

@@ -139,6 +139,9 @@ const std::vector<Rule> kRules = {
      "reset-position-ids|reset-attention-mask|dataloader-inter-document-masking|eod-mask-loss",
      "task",
      "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
+    {flags, "fim-data", "task",
+     "--fim-data rearranges the documents that a model of next tokens reads, but --task {task} "
+     "trains something else: leave one out"},
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
      "--{flag} {value} has no effect without --task sft, dpo, reward, classify or the like: add "
      "it, "

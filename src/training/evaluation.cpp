@@ -232,6 +232,12 @@ void Evaluation::check() const {
            text        ? "--input"
            : s_.stride ? "--stride"
                        : "--per-document");
+  MG_CHECK(!s_.data.infilling.fim_data || !(s_.by_document() || model_->facts().two_sided),
+           "--fim-data rearranges the documents in the samples of a decoder, but {}: drop one",
+           model_->facts().two_sided ? "the model is an encoder"
+           : text                    ? "--input scores each document as it is"
+           : s_.stride               ? "--stride scores each document as it is"
+                                     : "--per-document scores each document as it is");
 }
 
 void Evaluation::check_outputs() const {

@@ -82,6 +82,30 @@ std::vector<FlagRow> chat_flags() {
   };
 }
 
+std::vector<FlagRow> infilling_flags() {
+  const std::string plain =
+      "!mock-data !vocab-size --seq-length 96 --global-batch-size 8 --split 1 "
+      "--data-path {vectors}/fim_dataset/data/repos --data-cache-path {w}/cache "
+      "--tokenizer-model {vectors}/indexed/preprocess/tokenizer_bpe2k "
+      "--tokenizer-special-tokens <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <|file|> ";
+  const std::string filled = plain + "--fim-data ", all = filled + "--fim-rate 1 ",
+                    split = all + "--fim-split-sample <|file|> --fim-fragment-rate 1 ";
+  return {
+      {"fim-data", "loss", "--fim-data", plain},
+      {"fim-rate", "loss", "--fim-rate 1", filled, "", "", plain},
+      {"fim-spm-rate", "loss", "--fim-spm-rate 1", filled, "", "", plain},
+      {"fim-split-sample", "loss", "--fim-split-sample <|file|> --fim-fragment-rate 1", all, "", "",
+       plain},
+      {"fim-fragment-rate", "loss", "--fim-fragment-rate 0", split, "", "", plain},
+      {"fim-no-prefix", "loss", "--fim-no-prefix #skip", all, "", "", plain},
+      {"fim-prefix-token", "loss", "--fim-prefix-token <|file|>", filled, "", "", plain},
+      {"fim-middle-token", "loss", "--fim-middle-token <|file|>", filled, "", "", plain},
+      {"fim-suffix-token", "loss", "--fim-suffix-token <|file|>", filled, "", "", plain},
+      {"fim-pad-token", "error", "--fim-pad-token <none>", filled, "", "", plain},
+      {"fim-eod-token", "loss", "--fim-eod-token <|file|>", filled, "", "", plain},
+  };
+}
+
 std::vector<FlagRow> preference_flags() {
   const std::string chatml =
                         "!mock-data !vocab-size --seq-length 48 "
@@ -187,8 +211,8 @@ std::vector<FlagRow> tokenizer_flags() {
 
 std::vector<FlagRow> data_flags() {
   std::vector<FlagRow> all;
-  for (auto& rows :
-       {source_flags(), chat_flags(), preference_flags(), evaluation_flags(), tokenizer_flags()})
+  for (auto& rows : {source_flags(), chat_flags(), infilling_flags(), preference_flags(),
+                     evaluation_flags(), tokenizer_flags()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -57,6 +57,8 @@ const std::string kOverlap = "--overlap-moe-expert-parallel-comm --expert-model-
 const std::vector<Broken> kBroken = {
     {flags, "--task sft --mock-data", "--mock-data names no file that --task sft reads"},
     {flags, "--task sft --reset-attention-mask", "--reset-attention-mask has no effect with --tas"},
+    {flags, "--task mlm --fim-data",
+     "--fim-data rearranges the documents that a model of next tok"},
     {flags, "--chat-packing none", "--chat-packing none has no effect without --task sft"},
     {flags, "--task mlm --epochs 2", "--epochs 2 counts passes over the examples of --task sft"},
     {flags, "--task mlm --chat-packing none", "--chat-packing none has no effect with --task mlm"},
