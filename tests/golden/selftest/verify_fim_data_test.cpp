@@ -30,7 +30,7 @@ TEST(FimVectors, AreToldFromOtherDataSets) {
 }
 
 // change: of the first access of a case, whose tokenizers are next to the data here.
-std::string failure_after(const std::string& name, const std::function<void(Json&)>& change) {
+std::string failure_of_access(const std::string& name, const std::function<void(Json&)>& change) {
   const testing::TemporaryDirectory place;
   std::filesystem::create_directories(place / "indexed/preprocess");
   for (const char* tokenizer : {"tokenizer_bpe2k", "tokenizer_bpe2k_bos"})
@@ -48,14 +48,14 @@ std::string failure_after(const std::string& name, const std::function<void(Json
 }
 
 TEST(FimVectors, AChangedValueIsNamed) {
-  const std::string tokens =
-      failure_after("rate1_spm", [](Json& access) { member(access, "tokens").as_array()[3] = 99; });
+  const std::string tokens = failure_of_access(
+      "rate1_spm", [](Json& access) { member(access, "tokens").as_array()[3] = 99; });
   EXPECT_NE(tokens.find("rate1_spm train access 0 tokens"), std::string::npos) << tokens;
-  const std::string mask = failure_after(
+  const std::string mask = failure_of_access(
       "rate1_psm", [](Json& access) { access.set("loss_mask_zeros", Json::Array{7}); });
   EXPECT_NE(mask.find("rate1_psm train access 0 loss_mask_zeros"), std::string::npos) << mask;
   const std::string error =
-      failure_after("rate1_psm", [](Json& access) { access.set("error", "TypeError"); });
+      failure_of_access("rate1_psm", [](Json& access) { access.set("error", "TypeError"); });
   EXPECT_NE(error.find("is read, expected an error"), std::string::npos) << error;
 }
 
