@@ -10,13 +10,14 @@
 namespace megatron::corpus {
 namespace {
 
-// Synthetic samples: two texts of random tokens, of which a share is masked.
+// Synthetic samples: two texts of random tokens (without pairs: one), of which a share is masked.
 class MockExamples final : public data::BertExamples {
  public:
   static constexpr int64_t kPad = 0, kCls = 1, kSep = 2, kMask = 3, kFirst = 4;
 
-  MockExamples(const ExampleFiles& files, int64_t set, int64_t samples)
+  MockExamples(const ExampleFiles& files, bool pairs, int64_t set, int64_t samples)
       : length_(files.seq_length),
+        first_end_(pairs ? length_ / 2 : length_ - 1),
         vocabulary_(files.vocabulary.size),
         masked_(files.settings.mask_prob),
         seed_(static_cast<uint64_t>(files.seed)),
@@ -27,6 +28,7 @@ class MockExamples final : public data::BertExamples {
              "[CLS], [SEP] and [MASK]; --vocab-size is {}",
              kFirst, vocabulary_);
     MG_CHECK(length_ >= 5, "--seq-length is {}; --task mlm needs at least 5 tokens", length_);
+    data::check_masking({.probability = masked_});
   }
   int64_t size() const override { return samples_; }
   void read(int64_t k, data::BertExample& example) const override {
@@ -38,7 +40,7 @@ class MockExamples final : public data::BertExamples {
     example.labels.assign(example.tokens.size(), data::TokenMasker::kIgnored);
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);
-      const bool second = t > length_ / 2, ends = t == length_ / 2 || t + 1 == length_;
+      const bool second = t > first_end_, ends = t == first_end_ || t + 1 == length_;
       example.token_types[i] = second ? 1 : 0;
       const int64_t token =
           kFirst +
@@ -51,7 +53,9 @@ class MockExamples final : public data::BertExamples {
   }
 
  private:
-  int64_t length_, vocabulary_;
+  int64_t length_;
+  int64_t first_end_;  // position of the [SEP] behind the first text
+  int64_t vocabulary_;
   double masked_;
   uint64_t seed_;
   std::string set_;
@@ -64,7 +68,7 @@ Corpus open_mock(const ExampleFiles& files, bool pairs) {
   for (size_t i = 0; i < corpus.sets.size(); ++i)
     if (files.wanted[i])
       corpus.sets[i] = std::make_shared<const MaskedRows>(
-          std::make_shared<const MockExamples>(files, static_cast<int64_t>(i),
+          std::make_shared<const MockExamples>(files, pairs, static_cast<int64_t>(i),
                                                samples[i].value_or(1)),
           files.seq_length, MockExamples::kPad, pairs);
   return corpus;

@@ -90,8 +90,20 @@ TEST_F(MaskedCommand, HuggingFacesBertOfFlags) {
   EXPECT_FALSE(log_records(place_ / "one", "step")[0]["metrics"].contains("sop loss"));
 }
 
+// RoBERTa has one token type.
+TEST_F(MaskedCommand, MockDataFitsAModelWithoutPairs) {
+  const Outcome r = place_.run(with(
+      {"train", "--task", "mlm", "--mock-data", "--model", vectors("hf/roberta")},
+      words("--seq-length 16 --micro-batch-size 2 --train-iters 2 --lr 1e-3 --log-interval 1")));
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
 TEST_F(MaskedCommand, RefusesWhatDoesNotFit) {
   refused(command("--train-iters 2 --mask-prob 1.5"), {"--mask-prob", "1.5"});
+  refused(words("train --task mlm --mock-data --vocab-size 64 --num-layers 1 --hidden-size 16 "
+                "--num-attention-heads 2 --seq-length 8 --micro-batch-size 1 --train-iters 1 --lr "
+                "1e-3 --mask-prob 1.5"),
+          {"--mask-prob", "1.5"});
   refused(command("--train-iters 2 --multi-latent-attention"), {"--multi-latent-attention"});
   refused(command("--train-iters 2 --window-size 4,0"), {"--window-size", "4,4"});
   refused(with({"train", "--task", "mlm", "--model", vectors("hf/gpt2"), "--tokenizer-model",
