@@ -6,6 +6,7 @@
 #include "base/machine_limits.h"
 #include "corpus/data_sources.h"
 #include "corpus/infilling.h"
+#include "corpus/masked_corpus.h"
 #include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -134,6 +135,8 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
 
 bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
                        int64_t samples) {
+  if (settings.masks())
+    return dynamic_cast<const MaskedRows&>(corpus.set(data::Split::train)).keeps_order(samples);
   if (!settings.pretrains()) return true;
   DataSources sources = find_sources(settings);
   settle_blend(sources.blend, settings, false);

@@ -144,9 +144,10 @@ Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model) {
              "--task mlm reads a number of samples of the {} set, and --full-validation all of "
              "them once; leave it out",
              data::name(split));
+    const int64_t first = files.ordered[i] > 0 ? files.ordered[i] : *samples[i];
     corpus.sets[i] = std::make_shared<const MaskedRows>(
-        data::build_bert_examples(*list, tokens, config, split, samples[i],
-                                  s.mid_level_dataset_surplus),
+        data::build_bert_examples(*list, tokens, config, split, first, s.mid_level_dataset_surplus,
+                                  *samples[i]),
         files.seq_length, tokens.pad, model.pair_head);
   }
   return with_validation(std::move(corpus));

@@ -21,6 +21,8 @@ class MaskedRows final : public data::Dataset {
              bool pairs)
       : examples_(std::move(examples)), length_(length), pad_(pad), pairs_(pairs) {}
   int64_t size() const override { return examples_->size(); }
+  // True if the samples come in the same order as if `samples` had been requested.
+  bool keeps_order(int64_t samples) const { return examples_->keeps_order(samples); }
   void read(int64_t k, data::Sample& sample) const override;
   void read_filler(data::Sample& sample) const override;
 

@@ -218,11 +218,16 @@ void settle_schedules(RunPlan& plan, const settings::TrainSettings& s) {
 void open_examples(RunPlan& plan) {
   const settings::TrainSettings& s = plan.settings;
   ThreadPool pool(s.runtime.threads_per_rank());
-  // The order of rows does not depend on how many are asked for.
+  // The order of rows of examples does not depend on how many are asked for; that of token files of
+  // sentences does.
+  std::array<int64_t, 3> ordered{};
   const auto asked = [&] {
     RunSamples samples = samples_of_run(s, plan.last_sample());
-    for (size_t i = 0; i < samples.asked.size(); ++i)
-      if (samples.asked[i]) samples.asked[i] = std::max(*samples.asked[i], samples.extended[i]);
+    for (size_t i = 0; i < samples.asked.size(); ++i) {
+      if (!samples.asked[i] || samples.extended[i] <= *samples.asked[i]) continue;
+      ordered[i] = *samples.asked[i];
+      samples.asked[i] = samples.extended[i];
+    }
     return samples.asked;
   };
   const auto before = asked();
@@ -239,6 +244,7 @@ void open_examples(RunPlan& plan) {
                                  .seed = s.runtime.seed,
                                  .wanted = {before[0] != 0, before[1] != 0, before[2] != 0},
                                  .samples = counted,
+                                 .ordered = ordered,
                                  .pool = pool,
                                  .by_source = s.run.multiple_validation_sets},
                                 plan.model, plan.end_tokens);

@@ -35,6 +35,9 @@ struct ExampleFiles {
   std::array<bool, 3> wanted;  // sets to open
   // Numbers of samples as for open_corpus(), given the number of rows of the training set.
   std::function<std::array<std::optional<int64_t>, 3>(int64_t train_rows)> samples;
+  // With --extend-to-iters, numbers of samples whose order the others follow, in data sets whose
+  // order depends on how many are requested; 0: all.
+  std::array<int64_t, 3> ordered{};
   ThreadPool& pool;
   bool by_source = false;  // a validation set for each source (source_of()), named like it
 };

@@ -90,6 +90,24 @@ TEST_F(MaskedCommand, HuggingFacesBertOfFlags) {
   EXPECT_FALSE(log_records(place_ / "one", "step")[0]["metrics"].contains("sop loss"));
 }
 
+TEST_F(MaskedCommand, AnExtendedRunKeepsItsOrder) {
+  const std::string evaluates = " --eval-interval 100 ";
+  ASSERT_EQ(place_.run(command("--train-iters 4 --save parts" + evaluates)).code, 0);
+  std::filesystem::copy(place_ / "parts", place_ / "other",
+                        std::filesystem::copy_options::recursive);
+  const std::string longer = "--train-iters 4 --extend-to-iters 40" + evaluates;  // several epochs
+  const Outcome rest = place_.run(command(longer + "--save parts --load parts"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ((rest.out + rest.err).find("shuffled differently"), std::string::npos) << rest.err;
+  ASSERT_EQ(place_.run(command(longer + "--save whole")).code, 0);
+  EXPECT_EQ(values("parts", "loss"), values("whole", "loss"));
+  // More steps without the flag are another order, and say so.
+  const Outcome other = place_.run(
+      command("--train-iters 40 --exit-interval 5 --save other --load other" + evaluates));
+  EXPECT_NE((other.out + other.err).find("shuffled differently"), std::string::npos) << other.err;
+  EXPECT_NE((other.out + other.err).find("--extend-to-iters 40"), std::string::npos) << other.err;
+}
+
 // RoBERTa has one token type.
 TEST_F(MaskedCommand, MockDataFitsAModelWithoutPairs) {
   const Outcome r = place_.run(with(
