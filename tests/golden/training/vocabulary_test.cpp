@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace megatron::training {
 namespace {
@@ -239,6 +240,12 @@ TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
       EXPECT_EQ(encode(again, text), encode(v, text)) << text;
     EXPECT_EQ(again.size, v.size);
     EXPECT_EQ(again.eod, v.eod);
+    EXPECT_EQ(again.tokenizer->mask(), v.tokenizer->mask());
+    // transformers finds the roles of tokens here only.
+    if (!v.tokenizer->mask()) continue;
+    const Json config = Json::read((saved / "tokenizer_config.json").string());
+    for (const char* name : {"cls", "sep", "mask"})
+      EXPECT_EQ(config[std::string(name) + "_token"].as_string().size(), 5u) << name;
   }
 }
 
