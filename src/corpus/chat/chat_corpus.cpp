@@ -335,11 +335,20 @@ Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model)
                      });
 }
 
+namespace {
+
+WordLabelReading word_label_reading(const settings::DataSettings& settings,
+                                    const tokenizers::Tokenizer& tokenizer, int64_t seq_length) {
+  return {.capacity = seq_length,
+          .keep_start = settings.chat_truncation == "keep_start",
+          .ends = tokenizers::text_ends(tokenizer)};
+}
+
+}  // namespace
+
 Corpus open_word_labels(const ExampleFiles& files, const models::ModelFacts& model) {
   const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
-  const WordLabelReading reading{.capacity = files.seq_length,
-                                 .keep_start = files.settings.chat_truncation == "keep_start",
-                                 .ends = tokenizers::text_ends(tokenizer)};
+  const WordLabelReading reading = word_label_reading(files.settings, tokenizer, files.seq_length);
   return open_sets<WordLabelDataset>(
       files, padding_of(files.vocabulary),
       [&](const std::vector<std::string>& paths, const std::string& label) {
@@ -411,7 +420,7 @@ std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& 
 using ShownTexts = std::vector<std::pair<std::string, ChatTokens>>;
 
 ShownTexts shown_words(const Json& record, const std::string& place,
-                       const tokenizers::Tokenizer& tokenizer, int64_t length) {
+                       const tokenizers::Tokenizer& tokenizer, const WordLabelReading& reading) {
   const LabelledWords words = labelled_words_of(record, place);
   LabelledWords numbered = words;
   std::vector<std::string> names;
@@ -421,12 +430,15 @@ ShownTexts shown_words(const Json& record, const std::string& place,
     const Json& label = words.labels[w];
     names.push_back(label.is_string() ? label.as_string() : label.dump());
   }
-  const WordLabelTokens tokens = word_label_tokens(
-      numbered, tokenizer, {.capacity = length, .ends = tokenizers::text_ends(tokenizer)}, names,
-      place);
+  const WordLabelTokens tokens = word_label_tokens(numbered, tokenizer, reading, names, place);
   std::vector<float> weights;
   for (const int32_t label : tokens.labels) weights.push_back(label >= 0 ? 1 : 0);
-  return {{fmt::format("{}, labels {}", place, fmt::join(names, " ")),
+  const std::string cut =
+      tokens.cut
+          ? fmt::format(", cut to {} tokens (--seq-length), which leaves out {} of its words",
+                        reading.capacity, tokens.without)
+          : "";
+  return {{fmt::format("{}, labels {}{}", place, fmt::join(names, " "), cut),
            ChatTokens{.ids = tokens.ids, .weights = std::move(weights)}}};
 }
 
@@ -488,7 +500,8 @@ std::string shown_examples(const settings::DataSettings& settings, const Vocabul
   const tokenizers::Tokenizer& tokenizer = *vocabulary.tokenizer;
   const auto texts = [&](const Json& record, const std::string& place) {
     if (settings.task == "token-classification")
-      return shown_words(record, place, tokenizer, seq_length);
+      return shown_words(record, place, tokenizer,
+                         word_label_reading(settings, tokenizer, seq_length));
     if (settings.task == "question-answering")
       return shown_windows(record, place, tokenizer,
                            answer_reading(model, tokenizer, seq_length, settings.doc_stride));
