@@ -198,6 +198,12 @@ TEST_F(EncoderTasks, BadInputIsRefusedBeforeAStep) {
           {"questions.jsonl:1", "--seq-length 6", "--doc-stride"});
   refused(command("question-answering", "--data-path questions.jsonl --chat-truncation keep_end"),
           {"--chat-truncation keep_end", "windows"});
+  succeed(
+      command("question-answering", "--data-path questions.jsonl --train-iters 1 --save short"));
+  refused(with({"eval", "--load", "short", "--input", "questions.jsonl",
+                "--inference-max-seq-length", "4"},
+               tokenizer_),
+          {"questions.jsonl:1", "raise --inference-max-seq-length"});
   refused(command("token-classification", "--data-path words.jsonl --labels O B-EVEN"),
           {"words.jsonl", "'I-EVEN' is none of"});
   refused(command("token-classification", "--data-path words.jsonl --doc-stride 3"),
