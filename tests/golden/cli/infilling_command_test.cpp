@@ -105,7 +105,6 @@ TEST_F(InfillingCommand, RefusesWhatDoesNotFit) {
           {"--fim-split-sample", "--fim-fragment-rate"});
   refused(command("--micro-batch-size 1 --megatron-data-order"),
           {"--megatron-data-order", "--fim-data"});
-  refused(command("--micro-batch-size 1 --task sft"), {"--fim-data", "--task sft"});
   refused(words("train --mock-data --vocab-size 64 --fim-data --num-layers 1 --hidden-size 16 "
                 "--num-attention-heads 2 --seq-length 8 --micro-batch-size 1 --train-iters 1 "
                 "--lr 1e-3"),
