@@ -5,6 +5,7 @@
 #include "autograd/offload.h"
 #include "base/error.h"
 #include "ops/elementwise.h"
+#include "ops/low_rank.h"
 #include "parallel/saved_activations.h"
 
 namespace megatron::models {
@@ -13,16 +14,9 @@ namespace {
 using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
-// The rows of a training pass, for the dropout of adapters.
-Tape::BatchRows batch_rows(const nn::Batch& batch) {
-  kernels::RowTokens tokens = batch.rows_of({});
-  tokens.length = batch.layout.held();
-  return {std::move(tokens), batch.layout.rows()};
-}
-
 void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
   if (phase == Phase::train && stage.model()->adapter() != nullptr)
-    tape.drop_in_adapters(batch_rows(batch));
+    tape.drop_in_adapters(batch.all_rows());
 }
 
 // Runs a segment with the batch that its block reads.
@@ -31,10 +25,8 @@ void run_segment(const Block& block, size_t index, Tape& tape, Flow& flow, const
   const Segment& segment = block.segments[index];
   if (!block.of_encoder) return segment(tape, flow, batch, phase);
   MG_ASSERT(batch.encoder != nullptr);
-  const std::optional<Tape::BatchRows> rows = tape.batch_rows();
-  if (rows) tape.drop_in_adapters(batch_rows(*batch.encoder));
+  const ops::OtherBatchRows rows(tape, batch.encoder->all_rows());
   segment(tape, flow, *batch.encoder, phase);
-  if (rows) tape.drop_in_adapters(*rows);
 }
 
 Bundle run(const Block& block, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {

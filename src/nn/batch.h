@@ -1,8 +1,10 @@
 // Inputs of a micro-batch, which have no gradient.
 #pragma once
 
+#include <utility>
 #include <vector>
 
+#include "autograd/tape.h"
 #include "kernels/row_tokens.h"
 #include "parallel/context_attention.h"
 #include "parallel/tensor_parallel.h"
@@ -103,6 +105,12 @@ struct Batch {
     rows.first = tensor.tokens(layout.rows()).global_begin;
     rows.length = layout.held();
     return rows;
+  }
+  // All rows that this rank holds, for the dropout of adapters.
+  Tape::BatchRows all_rows() const {
+    kernels::RowTokens tokens = rows_of({});
+    tokens.length = layout.held();
+    return {std::move(tokens), layout.rows()};
   }
 };
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "ops/columns.h"
+#include "ops/low_rank.h"
 
 namespace megatron::nn {
 namespace {
@@ -51,11 +52,17 @@ ops::AttentionOptions CrossAttention::options(const Batch& batch, bool train) co
   return options;
 }
 
+Var CrossAttention::keys_and_values(Tape& tape, const Var& encoded, const Batch& texts) const {
+  const ops::OtherBatchRows rows(tape, texts.all_rows());
+  return kv_(tape, encoded);
+}
+
 Var CrossAttention::operator()(Tape& tape, const Var& x_TH, const Var& encoded, const Batch& batch,
                                bool train) const {
   MG_ASSERT(batch.encoder != nullptr);
   const int64_t sequences = batch.layout.sequences;
-  const auto [k, v] = ops::split_columns(tape, kv_(tape, encoded), kv_heads_ * config_.head_size);
+  const auto [k, v] = ops::split_columns(tape, keys_and_values(tape, encoded, *batch.encoder),
+                                         kv_heads_ * config_.head_size);
   const Bundle inner = tape.module(
       "core_attn",
       {{"q", ops::as_heads(tape, q_(tape, x_TH), sequences, heads_)},

@@ -23,6 +23,8 @@ class CrossAttention {
 
  private:
   ops::AttentionOptions options(const Batch& batch, bool train) const;
+  // texts: the encoder's.
+  Var keys_and_values(Tape& tape, const Var& encoded, const Batch& texts) const;
 
   AttentionConfig config_;  // for all ranks
   AttentionPlace place_;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -103,6 +104,25 @@ Tensor decomposed_difference(const LowRank& adapter, Tape& tape, const Tensor& w
 void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& w, const Tensor& dy,
                               const Tensor& x);
 
+// While it exists, adapters drop elements of other rows than those of the tape's batch: an
+// encoder's texts have rows of their own. It has no effect in a pass without batch_rows().
+class OtherBatchRows {
+ public:
+  OtherBatchRows(Tape& tape, const std::optional<Tape::BatchRows>& rows)
+      : tape_(tape), outer_(tape.batch_rows()) {
+    if (outer_ && rows) tape.drop_in_adapters(*rows);
+  }
+  ~OtherBatchRows() {
+    if (outer_) tape_.drop_in_adapters(*outer_);
+  }
+  OtherBatchRows(const OtherBatchRows&) = delete;
+  OtherBatchRows& operator=(const OtherBatchRows&) = delete;
+
+ private:
+  Tape& tape_;
+  std::optional<Tape::BatchRows> outer_;
+};
+
 // Calls f for every weight of an adapter.
 void for_each_weight(const LowRank& adapter, const std::function<void(const Weight&)>& f);
 
@@ -118,8 +138,8 @@ std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor
 class LowRankNode {
  public:
   // Appends the adapter's weights to the node's, and `inner`, the result of add_adapter(), to what
-  // it has saved. Nothing for no adapter.
-  LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner);
+  // it has saved. Nothing for no adapter. tape: of the product; backward has its rows' dropout.
+  LowRankNode(const Tape& tape, Node& node, LowRank adapter, std::vector<Tensor> inner);
   LowRankNode() = default;
 
   explicit operator bool() const { return static_cast<bool>(adapter_); }
@@ -135,6 +155,7 @@ class LowRankNode {
  private:
   const std::vector<Tensor>& inner_gradients(Backward& backward, const Tensor& dy) const;
   LowRank adapter_;
+  std::optional<Tape::BatchRows> rows_;
   size_t saved_ = 0;  // index of the first inner tensor
   // Gradients of the inner tensors: dgrad computes them, wgrad uses them once more.
   std::shared_ptr<std::vector<Tensor>> gradients_ = std::make_shared<std::vector<Tensor>>();
