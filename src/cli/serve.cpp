@@ -21,6 +21,7 @@
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
+#include "server/stored_pooling.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
@@ -263,7 +264,8 @@ struct Served {
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
                                    .context = model->context_length(),
                                    .created = server::seconds_since_1970(),
-                                   .facts = model->facts()};
+                                   .facts = model->facts(),
+                                   .pooling = server::stored_pooling(directory.base_path())};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens, but the model has {}: give the model's own tokenizer "
              "(--tokenizer-model)",

@@ -180,6 +180,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
+  batch.label_sets.clear();
   batch.reference.clear();
   const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
@@ -190,6 +191,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.labels, sample_.labels);
     append(batch.positions, sample_.position_ids);
     append(batch.targets, sample_.targets);
+    append(batch.label_sets, sample_.label_sets);
     append(batch.loss_mask, sample_.loss_mask);
     append(batch.segment_starts, sample_.segment_begin);
     append(batch.sources, sample_.sources);

@@ -8,7 +8,8 @@ namespace megatron::data {
 
 // One sample of S tokens; each vector has S elements, except that segment_begin is empty if
 // attention is not confined to segments, targets unless they take the place of labels, sources
-// unless the sample consists of examples, and the last two except in data for encoders.
+// unless the sample consists of examples, types and labels of pairs except in data for encoders,
+// and label_sets unless a text may have several classes.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
   std::vector<double> targets = {};    // numbers that scores are compared with
@@ -19,6 +20,8 @@ struct Sample {
   // At the first token of a pair of texts, whether the second follows the first: 0 if it does, 1 if
   // not; -1 elsewhere.
   std::vector<int32_t> pair_labels = {};
+  // At the scored token of a text, the numbers of its classes; empty elsewhere.
+  std::vector<std::vector<int32_t>> label_sets = {};
 };
 
 // Const members are thread-safe.

@@ -13,6 +13,11 @@ void require_masked_model(const models::Model& model, std::string_view purpose) 
            "needs an encoder with a masked language model's head (BERT and the like); megatron "
            "generate continues texts",
            facts.family, purpose);
+  MG_CHECK(!facts.headless,
+           "the model ({}) has no head, as its class in config.json says, and {} needs one with a "
+           "masked language model's head; megatron serve gives its embeddings (POST "
+           "/v1/embeddings)",
+           facts.family, purpose);
   MG_CHECK(facts.predicts_masked,
            "the model ({}) has a head of {} scores, and {} needs one with a masked language "
            "model's head; megatron serve gives the scores of texts (POST /v1/classify, /pooling)",

@@ -60,6 +60,8 @@ Model with_adapter(const Model& model, const Json& config, int64_t new_scores) {
       head.scored = ScoredTokens::span;
       if (new_scores == 2) head.label_names = {"start", "end"};
     }
+    const Json* problem = config.find("problem_type");
+    head.multi_label = problem != nullptr && *problem == Json("multi_label_classification");
     const Json* padding = config.find("pad_token_id");
     if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
     return with_adapter(model->with({.score_head = std::move(head)}), config, 0);

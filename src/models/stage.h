@@ -47,6 +47,8 @@ struct Block {
   bool predicts = false;
   // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder).
   bool of_encoder = false;
+  // A layer, or a depth of prediction; false: the embedding, or the norm behind an encoder.
+  bool layer = false;
 
   // Runs all segments, as a span of the tape.
   Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;

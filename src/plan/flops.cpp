@@ -32,8 +32,14 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
   Recorder recorder;
   meta.stream().watch(&recorder);
   Tape tape(meta);
-  models::head_loss(whole, tape, models::forward(whole, tape, {}, batch, models::Phase::train),
-                    batch);
+  const Bundle out = models::forward(whole, tape, {}, batch, models::Phase::train);
+  models::head_loss(whole, tape, out, batch);
+  if (facts.pair_head) {
+    const Var pairs = whole.pair_logits(tape, out);
+    tape.set_gradient(pairs,
+                      Tensor::empty(meta.arena(MemoryClass::activations), pairs.value.shape(),
+                                    pairs.value.dtype(), "flops.pairs"));
+  }
   tape.backward();
   meta.stream().watch(nullptr);
   double flops = 0;

@@ -40,8 +40,9 @@ class MaskedTextTask final : public training::Task {
   Model model(const Model& model, const Vocabulary&) const override {
     MG_CHECK(model->facts().predicts_masked,
              "--task mlm trains encoders with a masked language model's head (BERT, ModernBERT, "
-             "ESM-2 and the like), and the model is a {} without one",
-             model->family());
+             "ESM-2 and the like), and the model is a {} without one{}",
+             model->family(),
+             model->facts().headless ? ": its class in config.json has no head" : "");
     return model;
   }
   Corpus open(const ExampleFiles& files, const Model& model,
@@ -81,9 +82,12 @@ using models::ScoredTokens;
 
 // The model with a head of these classes, which begins anew unless the model has one of as many.
 Model with_head(const Model& model, const std::vector<std::string>& names,
-                const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token) {
-  models::ScoreHead head{
-      .label_names = names, .padding = model->facts().score_padding, .scored = scored};
+                const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token,
+                bool multi_label = false) {
+  models::ScoreHead head{.label_names = names,
+                         .padding = model->facts().score_padding,
+                         .scored = scored,
+                         .multi_label = multi_label};
   // Files of encoders say their padding, on which RoBERTa's positions depend.
   const bool own = model->facts().two_sided && head.padding >= 0;
   if (model->score_labels() == 0 && !own)
@@ -156,11 +160,13 @@ class ClassificationTask final : public training::Task {
     MG_CHECK(own.size() != 1,
              "--task classify needs a head of at least two classes, but the model gives one score "
              "to each text (--task reward trains it)");
-    if (own.empty())
+    if (own.empty()) {
+      const std::vector<std::string> paths = corpus::example_paths(settings_);
       return with_head(
           model,
-          new_labels(settings_, [](const auto& paths) { return corpus::label_names_in(paths); }),
-          vocabulary);
+          new_labels(settings_, [](const auto& data) { return corpus::label_names_in(data); }),
+          vocabulary, ScoredTokens::last_token, !paths.empty() && corpus::has_label_lists(paths));
+    }
     check_labels(settings_.labels, own);
     return model;
   }
@@ -168,14 +174,13 @@ class ClassificationTask final : public training::Task {
               const std::vector<int32_t>&) const override {
     return corpus::open_labelled(files, model->facts());
   }
-  std::shared_ptr<const training::Objective> objective(const Model&) const override {
-    return objective_;
+  std::shared_ptr<const training::Objective> objective(const Model& model) const override {
+    if (model->facts().multi_label) return std::make_shared<const MultiLabelObjective>();
+    return std::make_shared<const ClassificationObjective>();
   }
 
  private:
   settings::DataSettings settings_;
-  std::shared_ptr<const ClassificationObjective> objective_ =
-      std::make_shared<const ClassificationObjective>();
 };
 
 // Throws Error unless the model is an encoder that is a masked language model, or has scores of

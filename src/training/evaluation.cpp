@@ -1,5 +1,6 @@
 #include "training/evaluation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -30,11 +31,6 @@ void require_finite(const LossSum& loss, const std::string& of) {
            "the loss of {} is {}: the model's weights contain NaN or infinity, or its "
            "activations overflow",
            of, loss.sum);
-}
-
-void add(LossSum& sum, const LossSum& loss) {
-  sum.sum += loss.sum;
-  sum.tokens += loss.tokens;
 }
 
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -109,6 +105,11 @@ Json EvaluationResult::json() const {
   if (!documents.empty()) out.set("documents", static_cast<int64_t>(documents.size()));
   if (bytes >= 0) out.set("bytes", bytes);
   if (const auto bits = bits_per_byte()) out.set("bits_per_byte", *bits);
+  if (pairs > 0) {
+    out.set("pairs", pairs);
+    out.set("pair_loss", pair_loss);
+    out.set("pair_accuracy", pair_accuracy);
+  }
   return out;
 }
 
@@ -261,7 +262,9 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   models::Stage* const whole = stage.get();
   if (model_->facts().two_sided && documents_ != nullptr) return run_pseudo(*stage, runtime, world);
   const parallel::Ranks ranks({}, world);
-  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, {});
+  StepOptions options;
+  if (model_->facts().pair_head && documents_ == nullptr) options.objective = s_.pair_objective;
+  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, options);
   EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
   if (model_->facts().two_sided) result.kind = EvaluationResult::Kind::masked;
@@ -290,9 +293,16 @@ EvaluationResult Evaluation::run_samples(LossPass& pass) const {
     const auto losses = evaluate_samples(pass, *set_, indices, s_.micro_batch_size, length_);
     for (size_t i = 0; i < losses.size(); ++i) {
       require_finite(losses[i], fmt::format("sequence {} of the {}", indices[i], what()));
-      add(result.loss, losses[i]);
+      result.loss += losses[i];
     }
     if (progress) progress->update(begin + static_cast<int64_t>(indices.size()));
+  }
+  if (pass.objective() != nullptr) {
+    const std::span<const LossSum::Metric> of_pairs = std::span(result.loss.metrics).last(2);
+    const double count = std::max(of_pairs[0].weight, 1.0);
+    result.pairs = std::llround(of_pairs[0].weight);
+    result.pair_loss = of_pairs[0].sum / count;
+    result.pair_accuracy = of_pairs[1].sum / count;
   }
   return result;
 }
@@ -342,7 +352,7 @@ void Evaluation::add_documents(std::span<const LossSum> losses, bool lists,
   for (int64_t d = 0; d < documents_->size(); ++d) {
     const LossSum& loss = losses[static_cast<size_t>(d)];
     require_finite(loss, documents_->place(d));
-    add(result.loss, loss);
+    result.loss += loss;
     const int64_t bytes = documents_->bytes(d);
     if (bytes >= 0) result.bytes = std::max<int64_t>(0, result.bytes) + bytes;
     if (lists) result.documents.push_back({documents_->place(d), loss, bytes});

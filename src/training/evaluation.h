@@ -24,6 +24,9 @@ struct EvaluationSettings {
   std::optional<std::string> per_document;
   settings::DataSettings data;
   settings::RuntimeSettings runtime;
+  // For samples of an encoder with a head for pairs: its loss is that of the masked tokens, its
+  // last two metrics are the pairs' loss and accuracy. Null: pairs are not evaluated.
+  std::shared_ptr<const Objective> pair_objective;
 
   void fields(Fields& fields);
   // True if documents are evaluated one by one, instead of samples of concatenated documents.
@@ -41,6 +44,8 @@ struct EvaluationResult {
   LossSum loss;
   int64_t sequences = 0;
   double unigram_entropy = 0;  // nats per counted token
+  int64_t pairs = 0;           // pairs of texts; their mean loss, and the share told right
+  double pair_loss = 0, pair_accuracy = 0;
   // What the loss is of: next tokens; masked tokens of samples; or each token of a text, masked by
   // itself (training/pseudo_losses.h).
   enum class Kind { next, masked, pseudo } kind = Kind::next;

@@ -191,7 +191,9 @@ void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& w
   const std::vector<std::string>& names = stored->facts().label_names;
   if (weights.is_adapter() && names.size() == now.label_names.size() && !names.empty() &&
       names[0] == "LABEL_0")  // PEFT does not say the names of an adapter's head
-    stored = stored->with({.score_head = models::ScoreHead{now.label_names, now.score_padding}});
+    stored = stored->with({.score_head = models::ScoreHead{.label_names = now.label_names,
+                                                           .padding = now.score_padding,
+                                                           .multi_label = now.multi_label}});
   const std::string different = resume::differences(stored->describe(), model->describe());
   MG_CHECK(different.empty(),
            "the model described by the flags differs from the one in {}: {}. Give the flags it was "

@@ -1,12 +1,14 @@
 // The commands that use encoders, compared with numbers of transformers 5.24.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/json.h"
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "headless_bert.h"
 #include "text.h"
 #include "word_vocabulary.h"
 
@@ -61,6 +63,29 @@ TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
       of("llama", {"generate", "--fill-mask", "--prompt", "[MASK]", "--tokenizer-model", "words"}),
       {"a decoder (llama)", "needs an encoder"});
   refused(with(of("bert", {"eval", "--against-engine", "--input", "x"}), words_), {"an encoder"});
+}
+
+TEST_F(EncoderCommands, AModelWithoutAHeadIsForEmbeddingsAndNewHeads) {
+  std::filesystem::create_directory(place_ / "sentences");
+  write_headless_bert(place_ / "sentences");
+  const Words load = with({"--load", "sentences", "--threads", "2"}, words_);
+  refused(with(with({"generate", "--fill-mask", "--prompt", "[MASK]"}, load), {}),
+          {"(bert) has no head", "masked language model's head", "/v1/embeddings"});
+  refused(with({"eval", "--input", "x"}, load), {"(bert) has no head", "megatron eval"});
+  const Words run = with({"--model", "sentences", "--seq-length", "16", "--micro-batch-size", "2",
+                          "--train-iters", "2", "--lr", "1e-3"},
+                         words_);
+  refused(with(with({"train", "--task", "mlm", "--data-path", "x"}, run), {}),
+          {"--task mlm", "a bert without one", "has no head"});
+  std::ofstream(place_ / "labels.jsonl") << R"({"text": "w10 w20", "label": "a"})"
+                                         << "\n"
+                                         << R"({"text": "w30 w20", "label": "b"})"
+                                         << "\n";
+  const Outcome r =
+      place_.run(with({"classify", "--data-path", "labels.jsonl", "--save", "classifier"}, run));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Json::read(place_ / "classifier/iter_0000002/config.json")["architectures"].dump(),
+            R"(["BertForSequenceClassification"])");
 }
 
 TEST_F(EncoderCommands, EvalGivesThePseudoPerplexityOfTexts) {

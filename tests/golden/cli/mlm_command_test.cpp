@@ -1,6 +1,8 @@
 // `megatron train --task mlm` trains encoders on sentences.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/json.h"
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
@@ -54,6 +56,23 @@ TEST_F(MaskedCommand, LossesFallAndARunGoesOnInAnotherLayout) {
   const std::vector<Json> validations = log_records(place_ / "whole", "validation");
   ASSERT_EQ(validations.size(), 2u);
   EXPECT_TRUE(validations[1].contains("pair accuracy")) << validations[1].dump();
+
+  // eval tells pairs, too, whose loss and accuracy do not depend on how they are divided.
+  const auto evaluated = [&](const std::string& more) {
+    const Outcome eval =
+        place_.run(with({"eval", "--load", "whole/iter_0000050", "--tokenizer-model", tokenizer(),
+                         "--data-path", vectors("bert_dataset/data/docs60"), "--json"},
+                        words("--split 9,1,0 --seq-length 64 --eval-samples 8 " + more)));
+    EXPECT_EQ(eval.code, 0) << eval.err;
+    return Json::parse(eval.out);
+  };
+  const Json found = evaluated("--micro-batch-size 3");
+  EXPECT_EQ(found["pairs"].as_integer(), 8);
+  EXPECT_NEAR(found["loss"].as_number(), validations[1]["lm loss"].as_number(), 0.3);
+  EXPECT_NEAR(found["pair_loss"].as_number(), validations[1]["sop loss"].as_number(), 0.1);
+  const double eighths = 8 * found["pair_accuracy"].as_number();
+  EXPECT_EQ(eighths, std::round(eighths));
+  EXPECT_EQ(evaluated("--micro-batch-size 2 --ranks 2").dump(), found.dump());
 
   ASSERT_EQ(place_.run(command("--train-iters 50 --save parts --exit-interval 20")).code, 0);
   const Outcome rest = place_.run(

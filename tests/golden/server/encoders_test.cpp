@@ -6,7 +6,9 @@
 #include "checkpoint/model_directory.h"
 #include "golden/selftest/support.h"
 #include "golden/server/support.h"
+#include "headless_bert.h"
 #include "server/score_request.h"
+#include "server/stored_pooling.h"
 #include "text.h"
 #include "training/model_source.h"
 #include "unit/checkpoint/raw_tensors.h"
@@ -32,7 +34,8 @@ class ServedEncoder {
                                  .tokenizer = tokenizers::Tokenizer::load(folder_ / "words"),
                                  .context = model_->context_length(),
                                  .created = 1,
-                                 .facts = model_->facts()});
+                                 .facts = model_->facts(),
+                                 .pooling = server::stored_pooling(directory)});
     server::ServerOptions options = served_options(model_->context_length());
     options.engine.vocabulary = model_->vocab_size();
     server_ = std::make_unique<server::Server>(
@@ -117,6 +120,68 @@ TEST(EncoderEndpoints, GiveEmbeddingsOfTheLastHiddenState) {
                 {0.9585022, 0.6772959, 0.0351768});
   expect_contains(served.refused("/v1/embeddings", R"({"input": "w5", "pooling": "max"})"),
                   {"max", "mean", "cls", "last"});
+}
+
+// transformers' BertModel: the hidden states of the same layers.
+TEST(EncoderEndpoints, AModelWithoutAHeadGivesEmbeddings) {
+  const TemporaryDirectory folder;
+  write_headless_bert(folder / "");
+  const ServedEncoder served("sentences", folder / ""), whole("bert");
+  for (const char* form : {"", R"(, "normalize": false, "pooling": "cls")"})
+    EXPECT_EQ(embedding(served, form), embedding(whole, form)) << form;
+  for (const char* path : {"/v1/fill-mask", "/v1/classify", "/v1/completions"})
+    expect_contains(served.refused(path, "{}"),
+                    {path, "'sentences' is an encoder (bert) without a head", "/v1/embeddings"});
+}
+
+TEST(EncoderEndpoints, PoolingIsThatOfTheDirectory) {
+  using inference::Pooling;
+  const TemporaryDirectory folder;
+  EXPECT_EQ(server::stored_pooling(folder / ""), Pooling::mean);
+  std::filesystem::create_directory(folder / "1_Pooling");
+  const auto pooling = [&](const std::string& config) {
+    write_file(folder / "1_Pooling/config.json", config);
+    return server::stored_pooling(folder / "");
+  };
+  EXPECT_EQ(pooling(R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": true,
+                        "pooling_mode_mean_tokens": false, "include_prompt": true})"),
+            Pooling::first_token);
+  EXPECT_EQ(pooling(R"({"pooling_mode_mean_tokens": true})"), Pooling::mean);
+  EXPECT_EQ(pooling(R"({"pooling_mode_lasttoken": true})"), Pooling::last_token);
+  for (const char* wrong :
+       {R"({"pooling_mode_max_tokens": true})",
+        R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})"})
+    expect_contains(error_of([&] { pooling(wrong); }), {"1_Pooling/config.json", "pooling_mode_"});
+  write_headless_bert(folder / "");
+  pooling(R"({"pooling_mode_cls_token": true})");
+  const ServedEncoder served("sentences", folder / "");
+  EXPECT_EQ(embedding(served, ""), embedding(served, R"(, "pooling": "cls")"));
+  EXPECT_NE(embedding(served, ""), embedding(served, R"(, "pooling": "mean")"));
+}
+
+// The classifier of three labels, of which each applies to a text or not.
+TEST(EncoderEndpoints, SeveralLabelsOfATextAreSigmoids) {
+  const TemporaryDirectory folder;
+  Json config = family_config("bert_classify");
+  config.set("problem_type", "multi_label_classification");
+  write_file(folder / "config.json", config.dump());
+  write_file(folder / "model.safetensors",
+             read_file(family_directory("bert_classify") + "/model.safetensors"));
+  const ServedEncoder served("labels", folder / "");
+  const std::string input = R"({"input": "w10 w20 w30")";
+  const auto first = [&](const std::string& more) {
+    return served.answer("/v1/classify", input + more + "}")["data"].as_array()[0];
+  };
+  const Json scores = first(R"(, "use_activation": false)"), found = first("");
+  Json::Array applying;
+  for (size_t i = 0; i < 3; ++i) {
+    const double score = scores["probs"].as_array()[i].as_number();
+    EXPECT_NEAR(found["probs"].as_array()[i].as_number(), 1 / (1 + std::exp(-score)), 1e-6);
+    if (score > 0) applying.emplace_back(fmt::format("LABEL_{}", i));
+  }
+  EXPECT_EQ(found["label"].as_string(), "LABEL_1");
+  EXPECT_EQ(found["labels"].dump(), Json(applying).dump());
+  EXPECT_EQ(scores["labels"].dump(), found["labels"].dump());
 }
 
 TEST(EncoderEndpoints, ClassifyTextsAsTransformersDoes) {

@@ -55,8 +55,8 @@ bool scales(const Json& j, const Kind& kind) {
 }
 
 DecoderValue read(const Json& j, const Kind& kind) {
-  const int64_t encoder = integer(j, "num_layers"),
-                decoder = integer(j, "num_decoder_layers", encoder),
+  const int64_t encoder = layer_count(j, "num_layers"),
+                decoder = layer_count(j, "num_decoder_layers", encoder),
                 heads = integer(j, "num_heads");
   nn::AttentionConfig plain{
       .heads = heads, .kv_heads = heads, .head_size = integer(j, "d_kv"), .scale = 1};
