@@ -316,7 +316,9 @@ int evaluate(const Arguments& arguments) {
           "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
           "depend on the number of ranks. An encoder is evaluated on masked tokens of a data set, "
           "or "
-          "by its pseudo-perplexity on text (--input); a classifier on texts with labels, a reward "
+          "by its pseudo-perplexity on text (--input); an encoder-decoder on masked spans of a "
+          "data "
+          "set, or on pairs of texts (--input); a classifier on texts with labels, a reward "
           "model on pairs (--input).",
           fields, arguments, notes)) {
     return *code;

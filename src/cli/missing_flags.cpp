@@ -69,6 +69,7 @@ const char* examples_of(const std::string& task) {
   if (task == "token-classification") return "words: JSON lines with \"tokens\" and \"ner_tags\"";
   if (task == "question-answering")
     return "questions: JSON lines with \"question\", \"context\" and \"answers\"";
+  if (task == "seq2seq") return "pairs: JSON lines with \"input\" and \"target\"";
   return "texts: JSON lines with \"text\" and \"label\"";
 }
 
@@ -89,7 +90,7 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
       all.push_back({{"--data-path FILE"}, examples_of(s.data.task)});
     else if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
-                     s.data.masks()
+                     s.data.reads_sentences()
                          ? "output of megatron preprocess --split-sentences"
                          : "output of megatron preprocess, or --mock-data for synthetic tokens"});
   }
@@ -133,6 +134,10 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back("--" + flag);
     words.push_back(value);
   };
+  if (s.data.reads_sentences())
+    return {"--model",      "DIR", "--data-path",        "PREFIX", "--save",        "OUT",
+            "--seq-length", "512", "--micro-batch-size", "8",      "--train-iters", "10000",
+            "--lr",         "1e-4"};
   if (!s.data.pretrains())
     return {"--model",      "DIR",  "--data-path",        "FILE.jsonl", "--save",   "OUT",
             "--seq-length", "2048", "--micro-batch-size", "1",          "--epochs", "3",

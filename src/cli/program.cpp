@@ -30,6 +30,7 @@ constexpr Subcommand kCommands[] = {
     {"classify", "train a classifier of texts", classify},
     {"token-classification", "train an encoder to label the words of texts", token_classification},
     {"question-answering", "train an encoder to find answers in texts", question_answering},
+    {"seq2seq", "train an encoder-decoder to write a text for another", seq2seq},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate},
@@ -180,6 +181,7 @@ bool is_of_ranks(const Arguments& arguments) {
                                            "classify",
                                            "token-classification",
                                            "question-answering",
+                                           "seq2seq",
                                            "eval",
                                            "generate",
                                            "serve"};

@@ -1,6 +1,7 @@
 #include "corpus/corpus.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/machine_limits.h"
@@ -171,12 +172,23 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+// Memory for the texts of a batch's encoder: that of its last ones, if nothing else holds it.
+std::shared_ptr<HostBatch> emptied_encoder(HostBatch& batch) {
+  const std::shared_ptr<const HostBatch> last = std::exchange(batch.encoder, nullptr);
+  if (last == nullptr || last.use_count() > 1 || last->cut_from != nullptr)
+    return std::make_shared<HostBatch>();
+  auto texts = std::const_pointer_cast<HostBatch>(last);
+  for (auto* values : {&texts->tokens, &texts->positions, &texts->segment_starts}) values->clear();
+  return texts;
+}
+
 }  // namespace
 
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   batch.layout = {.sequences = static_cast<int64_t>(indices.size()), .length = layout_.length};
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts,
-                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels})
+                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels,
+                       &batch.encoder_starts, &batch.encoder_ends})
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
@@ -184,6 +196,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
   batch.loss_mask.reserve(tokens);
+  std::shared_ptr<HostBatch> texts;  // null: for a model without an encoder
   for (const int64_t index : indices) {
     set_.read(index, sample_);
     append(batch.tokens, sample_.tokens);
@@ -195,10 +208,24 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.sources, sample_.sources);
     append(batch.token_types, sample_.token_types);
     append(batch.pair_labels, sample_.pair_labels);
+    append(batch.encoder_starts, sample_.encoder_begin);
+    append(batch.encoder_ends, sample_.encoder_end);
+    if (sample_.encoder.tokens.empty()) continue;
+    if (texts == nullptr) texts = emptied_encoder(batch);
+    append(texts->tokens, sample_.encoder.tokens);
+    append(texts->positions, sample_.encoder.position_ids);
+    append(texts->segment_starts, sample_.encoder.segment_begin);
   }
   batch.sample_ids.assign(indices.begin(), indices.end());
   batch.cut_from.reset();
   if (two_sided_ && !batch.segment_starts.empty()) set_segment_ends(batch);
+  if (texts != nullptr) {
+    texts->layout = {.sequences = batch.layout.sequences,
+                     .length = std::ssize(sample_.encoder.tokens)};
+    texts->sample_ids = batch.sample_ids;
+    set_segment_ends(*texts);
+    batch.encoder = std::move(texts);
+  }
   keep_tokens(batch, layout_);
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "corpus/data_sources.h"
+#include "corpus/sentence_corpus.h"
 
 namespace megatron::corpus {
 namespace {
@@ -58,18 +58,6 @@ class MockExamples final : public data::BertExamples {
   int64_t samples_;
 };
 
-Corpus open_mock(const ExampleFiles& files, bool pairs) {
-  const auto samples = files.samples(0);
-  Corpus corpus;
-  for (size_t i = 0; i < corpus.sets.size(); ++i)
-    if (files.wanted[i])
-      corpus.sets[i] = std::make_shared<const MaskedRows>(
-          std::make_shared<const MockExamples>(files, static_cast<int64_t>(i),
-                                               samples[i].value_or(1)),
-          files.seq_length, MockExamples::kPad, pairs);
-  return corpus;
-}
-
 }  // namespace
 
 void MaskedRows::read(int64_t k, data::Sample& sample) const {
@@ -111,41 +99,34 @@ void MaskedRows::read_filler(data::Sample& sample) const {
 
 Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model) {
   const settings::DataSettings& s = files.settings;
-  const DataSources sources = find_sources(s);
-  const auto with_validation = [](Corpus corpus) {
-    const auto& valid = corpus.sets[static_cast<size_t>(data::Split::valid)];
-    if (valid != nullptr) corpus.validation.push_back({"", valid});
-    return corpus;
+  const auto rows = [&](std::shared_ptr<const data::BertExamples> examples, int64_t pad) {
+    return std::make_shared<const MaskedRows>(std::move(examples), files.seq_length, pad,
+                                              model.pair_head);
   };
-  if (sources.mock) return with_validation(open_mock(files, model.pair_head));
-  MG_CHECK(files.vocabulary.tokenizer != nullptr,
-           "--task mlm needs the tokenizer of its data: give --tokenizer-model, or --vocab-file");
-  const data::BertTokens tokens = data::bert_tokens(*files.vocabulary.tokenizer);
-  data::BertDatasetConfig config{.sequence_length = files.seq_length,
-                                 .seed = files.seed,
-                                 .next_sentence = model.pair_head,
-                                 .short_sequence_probability = s.short_seq_prob,
-                                 .masking = {.probability = s.mask_prob},
-                                 .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
-                                 .megatron_data_order = s.megatron_data_order};
-  if (sources.blend.all) config.split = split_of(s);
-  const auto samples = files.samples(0);
-  Corpus corpus;
-  for (size_t i = 0; i < corpus.sets.size(); ++i) {
-    const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[i];
-    if (!files.wanted[i] || !list || (config.split && !data::parse_split(*config.split)[i]))
-      continue;
-    const auto split = static_cast<data::Split>(i);
-    MG_CHECK(samples[i].has_value(),
-             "--task mlm reads a number of samples of the {} set, and --full-validation all of "
-             "them once; leave it out",
-             data::name(split));
-    corpus.sets[i] = std::make_shared<const MaskedRows>(
-        data::build_bert_examples(*list, tokens, config, split, samples[i],
-                                  s.mid_level_dataset_surplus),
-        files.seq_length, tokens.pad, model.pair_head);
-  }
-  return with_validation(std::move(corpus));
+  return open_sentences(
+      files, {.name = "mlm",
+              .mock =
+                  [&](data::Split split, int64_t samples) {
+                    return rows(std::make_shared<const MockExamples>(
+                                    files, static_cast<int64_t>(split), samples),
+                                MockExamples::kPad);
+                  },
+              .open =
+                  [&](const SentenceSet& set) {
+                    const data::BertTokens tokens = data::bert_tokens(*files.vocabulary.tokenizer);
+                    const data::BertDatasetConfig config{
+                        .sequence_length = files.seq_length,
+                        .seed = files.seed,
+                        .split = set.shares,
+                        .next_sentence = model.pair_head,
+                        .short_sequence_probability = s.short_seq_prob,
+                        .masking = {.probability = s.mask_prob},
+                        .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
+                        .megatron_data_order = s.megatron_data_order};
+                    return rows(data::build_bert_examples(set.list, tokens, config, set.split,
+                                                          set.samples, s.mid_level_dataset_surplus),
+                                tokens.pad);
+                  }});
 }
 
 }  // namespace megatron::corpus

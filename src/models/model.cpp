@@ -128,7 +128,8 @@ void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(
       model->facts().encoder_layers == 0,
       "the model is an encoder-decoder ({}), which reads two texts, and {} gives it one: use a "
-      "decoder; megatron verify and megatron inspect take encoder-decoders",
+      "decoder; megatron train --task span-corruption and megatron seq2seq train encoder-decoders, "
+      "megatron eval measures them",
       model->family(), purpose);
   MG_CHECK(
       !model->facts().two_sided,

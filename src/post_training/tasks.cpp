@@ -10,6 +10,7 @@
 #include "corpus/chat/encoder_records.h"
 #include "corpus/chat/scored_dataset.h"
 #include "corpus/masked_corpus.h"
+#include "corpus/span_corpus.h"
 #include "inference/scores.h"
 #include "post_training/classification.h"
 #include "post_training/masked_text.h"
@@ -51,6 +52,26 @@ class MaskedTextTask final : public training::Task {
   std::shared_ptr<const training::Objective> objective(const Model& model) const override {
     return std::make_shared<const MaskedTextObjective>(model->facts().pair_head);
   }
+};
+
+// An encoder-decoder, from the token files of sentences or from files of pairs of texts.
+class TwoTextsTask final : public training::Task {
+ public:
+  explicit TwoTextsTask(const settings::DataSettings& settings)
+      : name_(settings.task), from_sentences_(settings.corrupts_spans()) {}
+  Model model(const Model& model, const Vocabulary&) const override {
+    MG_CHECK(model->facts().encoder_layers > 0,
+             "--task {} trains encoder-decoders (T5, mT5, UMT5), and the model is a {}", name_,
+             model->family());
+    return model;
+  }
+  Corpus open(const ExampleFiles& files, const Model&, const std::vector<int32_t>&) const override {
+    return from_sentences_ ? corpus::open_spans(files) : corpus::open_text_pairs(files);
+  }
+
+ private:
+  std::string name_;
+  bool from_sentences_;
 };
 
 class PreferenceTask final : public training::Task {
@@ -245,11 +266,13 @@ class AnswerTask final : public training::Task {
 std::shared_ptr<const training::Task> make_task(const settings::DataSettings& settings) {
   if (settings.task == "sft") return std::make_shared<const ChatTask>();
   if (settings.masks()) return std::make_shared<const MaskedTextTask>();
+  if (settings.corrupts_spans()) return std::make_shared<const TwoTextsTask>(settings);
   MG_CHECK(
       settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
       "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",
       settings.chat_packing, settings.task,
       settings.task == "dpo" ? "compares completions" : "reads each as a whole");
+  if (settings.reads_two_texts()) return std::make_shared<const TwoTextsTask>(settings);
   if (settings.task == "dpo") return std::make_shared<const PreferenceTask>(settings.preferences);
   if (settings.task == "reward") {
     const double center = settings.center_rewards_coefficient;

@@ -57,6 +57,8 @@ const std::vector<Derived> kDerived = {
        return text(std::ranges::find(s.parallel.context_exchange, "a2a+p2p") !=
                    s.parallel.context_exchange.end());
      }},
+    {"reads-sentences", [](const S& s) { return text(s.data.reads_sentences()); }},
+    {"reads-two-texts", [](const S& s) { return text(s.data.reads_two_texts()); }},
     {"trains-adapter", [](const S& s) { return text(s.adapters.any()); }},
     {"zero-bubble",
      [](const S& s) { return text(s.parallel.schedule.value_or("").starts_with("zb-")); }},
@@ -87,10 +89,10 @@ const std::vector<Rule> kRules = {
      "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
      "the "
      "like; give --train-iters or --train-samples to train on token files"},
-    {flags, "epochs", "task=mlm",
+    {flags, "epochs", "reads-sentences",
      "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
      "the "
-     "like, but --task mlm draws samples from texts; give --train-iters or --train-samples"},
+     "like, but --task {task} draws samples from texts; give --train-iters or --train-samples"},
     {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
      "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
     {flags, "extend-to-iters", "epochs",
@@ -132,7 +134,7 @@ const std::vector<Rule> kRules = {
     {flags, "sample-prompt", "!sample-interval",
      "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
      "prompt; give both or neither"},
-    {flags, "mock-data|data-args-path|per-split-data-args-path", "task & !task=mlm",
+    {flags, "mock-data|data-args-path|per-split-data-args-path", "task & !reads-sentences",
      "--{flag} names no file that --task {task} reads: give --data-path FILE, or --train-data-path "
      "and the like"},
     {flags,
@@ -143,8 +145,8 @@ const std::vector<Rule> kRules = {
      "--{flag} {value} has no effect without --task sft, dpo, reward, classify or the like: add "
      "it, "
      "or leave --{flag} out"},
-    {flags, "chat-packing|chat-truncation|chat-template", "task=mlm",
-     "--{flag} {value} has no effect with --task mlm, which reads texts without chats: leave it "
+    {flags, "chat-packing|chat-truncation|chat-template", "reads-sentences",
+     "--{flag} {value} has no effect with --task {task}, which reads texts without chats: leave it "
      "out"},
     {flags, "no-calculate-per-token-loss", "task=mlm",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task mlm "
@@ -179,6 +181,12 @@ const std::vector<Rule> kRules = {
      "out"},
     {flags, "log-entropy", "task=question-answering",
      "--log-entropy is of next tokens, but --task question-answering trains scores: leave it out"},
+    {flags, "decoder-seq-length", "!reads-two-texts",
+     "--decoder-seq-length {decoder-seq-length} is for --task span-corruption and the like, which "
+     "train encoder-decoders: leave it out"},
+    {flags, "sample-interval", "reads-two-texts",
+     "--sample-interval continues a prompt, but a model of --task {task} has an encoder that reads "
+     "one: leave it out"},
     {flags, "sample-interval", "task=mlm",
      "--sample-interval generates texts, which a model of --task mlm cannot: leave it out"},
     {flags, "sample-interval", "task=reward",
@@ -208,6 +216,12 @@ const std::vector<Rule> kRules = {
     {flags, "doc-stride", "!task=question-answering",
      "--doc-stride {doc-stride} is of windows of contexts, which only --task question-answering "
      "has: add it, or leave --doc-stride out"},
+    {flags, "input-key|target-key", "!task=seq2seq",
+     "--{flag} {value} names a key of records, which only --task seq2seq reads: add it, or leave "
+     "--{flag} out"},
+    {flags, "chat-template", "task=seq2seq",
+     "--chat-template {value} has no effect with --task seq2seq, whose texts are no chats: leave "
+     "it out"},
     {flags, "chat-template", "task=token-classification",
      "--chat-template {value} has no effect with --task token-classification, whose texts are "
      "words: "

@@ -16,7 +16,7 @@ namespace megatron::training {
 struct EvaluationSettings {
   ModelToRead model;
   std::string set = "valid";
-  std::optional<int64_t> samples, seq_length, stride;
+  std::optional<int64_t> samples, seq_length, decoder_seq_length, stride;
   int64_t micro_batch_size = 4;
   int64_t max_length = 0;  // context length of the evaluation; 0: the model's own
   bool bf16 = false;
@@ -66,9 +66,10 @@ class Evaluation {
 
  private:
   void check() const;
-  void check_of_encoder() const;
+  void check_of_sentences() const;
   void check_outputs() const;
-  void open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
+  void open_text_pairs(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
+  void open_sentences(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
   EvaluationResult run_samples(LossPass& pass) const;
   EvaluationResult run_documents(LossPass& pass) const;
   EvaluationResult run_pseudo(const models::Stage& stage, Runtime& runtime,
@@ -81,6 +82,7 @@ class Evaluation {
   checkpoint::ModelDirectory directory_;
   models::Model model_;
   int64_t length_ = 0, stride_ = 0;
+  int64_t labelled_length_ = 0;  // of the text with labels: an encoder-decoder's second
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer_;  // null: the data has none
   std::shared_ptr<const data::Dataset> set_;                // null if `documents_` is set
   int64_t count_ = 0;                                       // number of samples to evaluate

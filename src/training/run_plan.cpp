@@ -237,6 +237,7 @@ void open_examples(RunPlan& plan) {
                                  .vocabulary = plan.vocabulary,
                                  .seq_length = *s.batch.seq_length,
                                  .seed = s.runtime.seed,
+                                 .decoder_length = s.batch.labelled_length(),
                                  .wanted = {before[0] != 0, before[1] != 0, before[2] != 0},
                                  .samples = counted,
                                  .pool = pool,

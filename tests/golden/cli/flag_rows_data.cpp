@@ -49,6 +49,10 @@ std::vector<FlagRow> chat_flags() {
                     masked =
                         "!mock-data !vocab-size --task mlm --seq-length 48 "
                         "--data-path {vectors}/bert_dataset/data/docs60 "
+                        "--tokenizer-model {vectors}/bert_dataset/data/wordpiece ",
+                    texts =
+                        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl "
+                        "--task seq2seq --input-key prompt --target-key chosen "
                         "--tokenizer-model {vectors}/bert_dataset/data/wordpiece ";
   return {
       {"task", "end", "--task sft", files},
@@ -74,6 +78,10 @@ std::vector<FlagRow> chat_flags() {
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
        "--tokenizer-model {vectors}/post_training/sft/chatml ",
        "--labels no yes"},
+      {"input-key", "loss", "!input-key --input-key rejected", texts,
+       "!input-key --input-key prompt"},
+      {"target-key", "loss", "!target-key --target-key rejected", texts,
+       "!target-key --target-key chosen"},
       {"doc-stride", "loss", "!doc-stride --doc-stride 0",
        "!mock-data !vocab-size !num-layers !hidden-size !num-attention-heads --model-config "
        "{vectors}/hf/bert/config.json --data-path {data}/questions.jsonl --task question-answering "
