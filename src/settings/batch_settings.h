@@ -18,7 +18,7 @@ enum class LossScope {
 };
 
 struct BatchSettings {
-  // Of an encoder-decoder, seq_length is what the encoder reads.
+  // seq_length: of what the encoder reads, if the model is an encoder-decoder.
   std::optional<int64_t> seq_length, decoder_seq_length, micro_batch_size, global_batch_size;
   // With extend_to_iters, finalize() sets train_iters.
   std::optional<int64_t> train_iters, train_samples;

@@ -27,9 +27,9 @@ class PairCommand : public ::testing::Test {
   }
 
   static Words tokenizer() { return {"--tokenizer-model", vectors("bert_dataset/data/wordpiece")}; }
-  static Words command(const std::string& more) {
-    return with(with({"seq2seq", "--model-config", "t5.json"}, tokenizer()),
-                words("--data-path pairs.jsonl --seq-length 32 --decoder-seq-length 16 "
+  static Words command(const std::string& more, const std::string& file = "pairs.jsonl") {
+    return with(with({"seq2seq", "--model-config", "t5.json", "--data-path", file}, tokenizer()),
+                words("--seq-length 32 --decoder-seq-length 16 "
                       "--micro-batch-size 2 --global-batch-size 4 --log-interval 1 "
                       "--lr-decay-style constant --lr 1e-2 " +
                       more));
@@ -57,13 +57,13 @@ class PairCommand : public ::testing::Test {
 
 TEST_F(PairCommand, LearnsTargetsAndGoesOnInAnotherLayout) {
   const Outcome r =
-      succeed(command("--epochs 20 --save whole --split 90,10,0 --eval-interval 40 "
+      succeed(command("--epochs 5 --save whole --split 90,10,0 --eval-interval 40 "
                       "--eval-iters 1"));
   EXPECT_NE(r.out.find("pairs of texts"), std::string::npos) << r.out;
   EXPECT_NE(r.out.find("rows of 32 + 16 tokens"), std::string::npos) << r.out;
   const std::vector<double> expected = losses("whole");
   ASSERT_GT(expected.size(), 40u);
-  EXPECT_LT(expected.back(), 0.7 * expected[0]);
+  EXPECT_LT(expected.back(), 0.5 * expected[0]);
 
   const std::string steps = "--train-iters 12 --save parts --load parts ";
   succeed(command(steps + "--exit-interval 6"));
@@ -102,7 +102,7 @@ TEST_F(PairCommand, PackingDoesNotChangeTheLoss) {
                       "--micro-batch-size 1 --lr 0"));
   const std::vector<double> rows = losses("rows");
   ASSERT_GT(rows.size(), 4u);
-  ASSERT_LT(rows.size(), 40u);
+  ASSERT_LT(rows.size(), 50u);
   const double packed =
       first(fmt::format("--global-batch-size {} --micro-batch-size 1", rows.size()));
   EXPECT_NEAR(packed, alone, 1e-5 * alone);
@@ -114,7 +114,7 @@ TEST_F(PairCommand, ShowsExamplesAndNamesBadInput) {
   EXPECT_NE(shown.out.find("[["), std::string::npos) << shown.out;
   const auto file = [&](const std::string& line) {
     write_file(place_ / "bad.jsonl", line + "\n");
-    return command("--train-iters 1 --data-path bad.jsonl");
+    return command("--train-iters 1", "bad.jsonl");
   };
   refused(
       file(
@@ -124,9 +124,8 @@ TEST_F(PairCommand, ShowsExamplesAndNamesBadInput) {
   refused(file(R"({"input": "a", "target": 3})"), {"bad.jsonl:1", "'target'", "not a text"});
   write_file(place_ / "other.jsonl", R"({"q": "the time of the year", "a": "year"})"
                                      "\n");
-  const std::string other = "--train-iters 1 --data-path other.jsonl ";
-  refused(command(other), {"other.jsonl:1", "--target-key"});
-  succeed(command(other + "--input-key q --target-key a"));
+  refused(command("--train-iters 1", "other.jsonl"), {"other.jsonl:1", "--target-key"});
+  succeed(command("--train-iters 1 --input-key q --target-key a", "other.jsonl"));
   const Outcome cut = succeed(command("--train-iters 1 --seq-length 4"));
   EXPECT_NE((cut.out + cut.err).find("64 texts for the encoder are cut"), std::string::npos)
       << cut.out << cut.err;

@@ -73,6 +73,18 @@ TEST(Flops, AreTheProductsThatEveryEncoderExecutes) {
   }
 }
 
+TEST(Flops, AreTheProductsThatEveryEncoderDecoderExecutes) {
+  for (const char* name : testing::kEncoderDecoderDirectories) {
+    const models::Model model = models::model_from_config_json(testing::family_config(name));
+    for (const models::TextLength length : {models::TextLength(9, 24), models::TextLength(24, 5)}) {
+      Runtime meta({DeviceKind::meta, 0}, 1);
+      EXPECT_DOUBLE_EQ(model->training_flops(length),
+                       executed_flops(*whole_on(meta, model), meta, length))
+          << name << " " << length.tokens;
+    }
+  }
+}
+
 TEST(Flops, AreThoseOfMultiTokenPrediction) {
   for (const char* name : {"glm4_moe", "deepseek_v3"}) {
     const models::Model model = models::model_from_config_json(testing::family_config(name))
