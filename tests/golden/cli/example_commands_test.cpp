@@ -328,7 +328,7 @@ TEST(ExampleCommands, T5PassesAsItIs) {
           "--encoder-seq-length 64 --decoder-seq-length 32 --max-position-embeddings 64 "
           "--micro-batch-size 4 --global-batch-size 8 --exit-interval 2 --split 8,1,1");
   ASSERT_EQ(trained.code, 0) << trained.err;
-  EXPECT_NE(trained.out.find("Megatron-LM's own T5"), std::string::npos) << trained.out;
+  EXPECT_NE(trained.err.find("Megatron-LM's own T5"), std::string::npos) << trained.err;
   const Json config = Json::read(place / "checkpoints/iter_0000002/config.json");
   EXPECT_EQ(config["model_type"].as_string(), "megatron");
   EXPECT_EQ(config["model"]["encoder-layers"].as_integer(), 2);

@@ -59,8 +59,8 @@ TEST_F(PairCommand, LearnsTargetsAndGoesOnInAnotherLayout) {
   const Outcome r =
       succeed(command("--epochs 5 --save whole --split 90,10,0 --eval-interval 40 "
                       "--eval-iters 1"));
-  EXPECT_NE(r.out.find("pairs of texts"), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("rows of 32 + 16 tokens"), std::string::npos) << r.out;
+  EXPECT_NE(r.err.find("pairs of texts"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("rows of 32 + 16 tokens"), std::string::npos) << r.err;
   const std::vector<double> expected = losses("whole");
   ASSERT_GT(expected.size(), 40u);
   EXPECT_LT(expected.back(), 0.5 * expected[0]);
