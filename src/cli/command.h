@@ -18,6 +18,7 @@ int reward(const Arguments& arguments);
 int classify(const Arguments& arguments);
 int token_classification(const Arguments& arguments);
 int question_answering(const Arguments& arguments);
+int seq2seq(const Arguments& arguments);
 int dpo(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);

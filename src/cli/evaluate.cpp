@@ -13,6 +13,7 @@
 #include "cli/engine_flags.h"
 #include "comm/processes.h"
 #include "inference/end_tokens.h"
+#include "post_training/masked_text.h"
 #include "tasks/task_evaluation.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
@@ -42,6 +43,9 @@ void print_result(const training::EvaluationResult& r) {
   else
     fmt::print("loss {:.4f} nats per {}token | perplexity {:.2f}\n", loss,
                r.kind == Kind::masked ? "masked " : "", r.perplexity());
+  if (r.pairs > 0)
+    fmt::print("pairs: loss {:.4f} nats | accuracy {:.4f} of {} pairs of texts\n", r.pair_loss,
+               r.pair_accuracy, r.pairs);
   if (const auto bits = r.bits_per_byte())
     fmt::print("{:.4f} bits per byte of text ({} bytes)\n", *bits, r.bytes);
   if (r.unigram_entropy > 0) {
@@ -223,11 +227,11 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
     MG_CHECK(!field.given || shared || field.name == "input" || field.group == "engine",
              "--{} does not apply to a model with a score head; drop it", field.name);
   }
-  MG_CHECK(
-      !s.text.paths.empty(),
-      "--input FILE... is needed: JSON lines for a model with a score head, with 'text' or "
-      "'messages' and 'label', for one label with 'chosen' and 'rejected', for labels of words "
-      "with 'tokens' and 'ner_tags', for answers with 'question', 'context' and 'answers'");
+  MG_CHECK(!s.text.paths.empty(),
+           "--input FILE... is needed: JSON lines for a model with a score head, with 'text' or "
+           "'messages' and 'label' (a list for several labels of a text), for one label with "
+           "'chosen' and 'rejected', for labels of words "
+           "with 'tokens' and 'ner_tags', for answers with 'question', 'context' and 'answers'");
   MG_CHECK(processes.size() == 1,
            "eval of a model with a score head runs in one process, but {}; start it without a "
            "launcher",
@@ -248,6 +252,10 @@ int run_scores(const training::EvaluationSettings& s, const Fields& fields,
   } else if (loaded.model->score_labels() == 1) {
     const auto result = training::evaluate_reward(*loaded.stage, loaded.runtime, files, options);
     fmt::print("{}", json ? result.json().dump(2) + "\n" : result.text());
+  } else if (loaded.model->facts().multi_label) {
+    const auto result =
+        training::evaluate_multi_label(*loaded.stage, loaded.runtime, files, options);
+    fmt::print("{}", json ? result.json().dump(2) + "\n" : result.table());
   } else {
     const auto result =
         training::evaluate_classifier(*loaded.stage, loaded.runtime, files, options);
@@ -316,7 +324,9 @@ int evaluate(const Arguments& arguments) {
           "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
           "depend on the number of ranks. An encoder is evaluated on masked tokens of a data set, "
           "or "
-          "by its pseudo-perplexity on text (--input); a classifier on texts with labels, a reward "
+          "by its pseudo-perplexity on text (--input); an encoder-decoder on masked spans of a "
+          "data "
+          "set, or on pairs of texts (--input); a classifier on texts with labels, a reward "
           "model on pairs (--input).",
           fields, arguments, notes)) {
     return *code;
@@ -328,6 +338,7 @@ int evaluate(const Arguments& arguments) {
       const bool scores = !against_engine && !tasks.is_asked() && gives_scores(s);
       if (!scores && !against_engine) tasks.check_flags(fields);
       s.max_length = tasks.max_length();
+      s.pair_objective = std::make_shared<const post_training::MaskedTextObjective>(true, 0.0);
       s.runtime.join(processes);
       if (against_engine)
         return run_against_engine(s, fields, tasks.checked_engine(), json, processes);

@@ -50,7 +50,8 @@ int show(const settings::TrainSettings& s, int64_t count) {
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, s.shape.vocab_size);
   const int64_t length = s.batch.seq_length.value_or(int64_t{1} << 40);
   fmt::print("{}", corpus::shown_examples(s.data, vocabulary, count, length, isatty(1) != 0,
-                                          shown_facts(s, vocabulary)));
+                                          shown_facts(s, vocabulary),
+                                          s.batch.decoder_seq_length.value_or(length)));
   return 0;
 }
 
@@ -176,6 +177,21 @@ int question_answering(const Arguments& arguments) {
            "files of questions with their contexts and answers (question, context, answers), as "
            "JSON lines or JSON arrays",
        .common = {"doc-stride"}},
+      arguments);
+}
+
+int seq2seq(const Arguments& arguments) {
+  return fine_tune(
+      {.name = "seq2seq",
+       .description =
+           "Trains an encoder-decoder (T5 and its kin) to write a text for another, such as a "
+           "translation, a summary or an answer: --model DIR gives the first weights and the "
+           "tokenizer, --data-path FILE the pairs of texts. The target's tokens and its end carry "
+           "loss. All other flags are those of megatron train.",
+       .data =
+           "files of pairs of texts (input and target, or prompt and completion), as JSON lines or "
+           "JSON arrays",
+       .common = {"decoder-seq-length", "input-key", "target-key"}},
       arguments);
 }
 

@@ -85,8 +85,15 @@ void GenerateSettings::check() {
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
   MG_CHECK(!routed_experts || output,
            "--return-routed-experts lists experts in the file of --output; give one");
+  MG_CHECK(!routed_experts || !sampling.beams,
+           "--num-beams and --return-routed-experts exclude each other: experts are listed for one "
+           "text; drop one of them");
   engine.check();
   sampling.check();
+  MG_CHECK(!sampling.beams || sampling.beams->beams <= engine.options().max_requests,
+           "--num-beams is {}, but --inference-dynamic-batching-max-requests is only {}; raise the "
+           "latter, or use fewer beams",
+           sampling.beams->beams, engine.options().max_requests);
   MG_CHECK(!fill_mask || !prompts.is_conversation(),
            "--fill-mask prints tokens for the masks of --prompt or --prompt-file; drop "
            "--interactive");
@@ -94,6 +101,8 @@ void GenerateSettings::check() {
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
   MG_CHECK(!output && !logprobs, "--interactive writes text only; drop --output and --logprobs");
+  MG_CHECK(!sampling.beams || sampling.beams->returned == 1,
+           "--interactive continues one text; drop --num-return-sequences");
 }
 
 void GenerateSettings::join(const comm::Processes& processes) {
@@ -123,7 +132,7 @@ models::Model checked_model(const checkpoint::ModelDirectory& directory,
                             const GenerateSettings& s) {
   models::Model model = models::model_of(directory);
   if (s.fill_mask) inference::require_masked_model(model, "megatron generate --fill-mask");
-  else models::require_language_model(model, "megatron generate");
+  else models::require_generating_model(model, "megatron generate");
   return models::with_context_length(model, s.engine.options().max_length);
 }
 
@@ -176,7 +185,7 @@ class Session {
         end_tokens_(text.end_tokens) {}
 
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
-  std::span<const int32_t> end_tokens() const { return end_tokens_; }
+  const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
   const inference::Statistics& statistics() const { return statistics_; }
   bool failed() const { return rank_.ranks.failed(); }  // permanently
 
@@ -193,13 +202,21 @@ class Session {
     return {*begin};
   }
 
+  // Tokens that the text of a prompt follows.
+  std::vector<int32_t> given(const std::vector<int32_t>& prompt) const {
+    return inference::Request{.prompt = prompt}.given(model_->facts());
+  }
+  // True if an encoder reads the prompts, which the texts do not continue.
+  bool encodes() const { return model_->facts().encoder_layers > 0; }
+
   // If a prompt leaves no room, keeps its last tokens so that the requested text fits, but at least
-  // half of the positions.
+  // half of the positions; for an encoder, which leaves the text its own, all of them.
   void fit(std::vector<int32_t>& tokens) const {
     const int64_t positions = model_->context_length();
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
-    const int64_t kept = positions - std::min(settings_.sampling.max_tokens, positions / 2);
+    const int64_t kept =
+        encodes() ? positions : positions - std::min(settings_.sampling.max_tokens, positions / 2);
     log::warning(
         "the prompt has {} tokens, but the model has only {} positions: it sees only the last {}",
         length, positions, kept);
@@ -213,14 +230,17 @@ class Session {
                                          const Listener& listener = {}) {
     std::vector<inference::Request> requests;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      texts.emplace_back(tokenizer_, prompts[i], settings_.sampling.stop, end_tokens_);
-      requests.push_back({.number = listener.numbers.empty() ? i : listener.numbers[i],
-                          .prompt = prompts[i],
-                          .max_tokens = settings_.sampling.max_tokens,
-                          .sampling = settings_.sampling.options,
-                          .end_tokens = end_tokens_,
-                          .logprobs = settings_.logprobs.value_or(-1),
-                          .expert_choices = settings_.routed_experts});
+      inference::Request request{.number = listener.numbers.empty() ? i : listener.numbers[i],
+                                 .prompt = prompts[i],
+                                 .max_tokens = settings_.sampling.max_tokens,
+                                 .sampling = settings_.sampling.options,
+                                 .end_tokens = end_tokens_,
+                                 .logprobs = settings_.logprobs.value_or(-1),
+                                 .expert_choices = settings_.routed_experts,
+                                 .beams = settings_.sampling.beams};
+      texts.emplace_back(tokenizer_, request.given(model_->facts()), settings_.sampling.stop,
+                         end_tokens_);
+      requests.push_back(std::move(request));
     }
     inference::EngineOptions options = settings_.engine.options();
     options.vocabulary = tokenizer_.vocabulary_size();
@@ -259,7 +279,8 @@ std::vector<int32_t> tokens_of(const Session& session, const std::string& prompt
 }
 
 LineParts parts_of(const GenerateSettings& s, const TextModel& text) {
-  LineParts parts{.logprobs = s.logprobs.has_value()};
+  LineParts parts{.logprobs = s.logprobs.has_value(),
+                  .predicts_prompts = text.model->facts().encoder_layers == 0};
   if (s.routed_experts) parts.routed_experts = text.model->facts().experts;
   return parts;
 }
@@ -281,7 +302,9 @@ void write_continuations(Session& session, const GenerateSettings& s, const Text
   listener.on_token = [&] { lines.count_token(); };
   listener.on_done = [&](size_t i, const inference::Generation& generation) {
     const size_t number = listener.numbers[i];
-    lines.add(number, {prompts[number], tokens[i], texts[i].text(), generation});
+    lines.add(number, {prompts[number], tokens[i], texts[i].text(), generation,
+                       texts_of_beams(generation, session.tokenizer(), session.given(tokens[i]),
+                                      session.end_tokens())});
   };
   session.run(tokens, texts, false, listener);
   lines.commit();
@@ -296,15 +319,21 @@ void print_continuations(Session& session, const GenerateSettings& s,
     tokens[i] = tokens_of(session, prompts[i]);
     all[i].prompt_tokens = tokens[i];
   }
-  const bool streams = prompts.size() == 1;
+  const bool several = s.sampling.beams && s.sampling.beams->returned > 1;
+  const bool streams = prompts.size() == 1 && !several;
   std::vector<GrowingText> texts;
   texts.reserve(prompts.size());
-  if (streams) print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
+  if (streams && !session.encodes())
+    print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
   auto generations = session.run(tokens, texts, streams);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].text = texts[i].text();
     all[i].generation = std::move(generations[i]);
-    if (!streams) {
+    if (several) {
+      all[i].beam_texts = texts_of_beams(all[i].generation, session.tokenizer(),
+                                         session.given(tokens[i]), session.end_tokens());
+      print_beams(all[i], fmt::format("prompt {} of {}, ", i + 1, all.size()));
+    } else if (!streams) {
       fmt::print("{}== prompt {} of {}\n{}{}\n", i == 0 ? "" : "\n", i + 1, all.size(),
                  texts[i].prompt(), texts[i].text());
     }
@@ -312,11 +341,14 @@ void print_continuations(Session& session, const GenerateSettings& s,
   }
 }
 
-// Appends the user's lines to the text unchanged, and lets the model continue.
+// Appends the user's lines to the text unchanged, and lets the model continue. An encoder reads
+// each line by itself.
 void converse(Session& session) {
-  fmt::print(stderr,
-             "Enter text to have it continued, or an empty line to continue further; /reset "
-             "clears the text so far, /quit or Ctrl-D quits.\n");
+  fmt::print(stderr, "{}",
+             session.encodes()
+                 ? "Enter text for the encoder; /quit or Ctrl-D quits.\n"
+                 : "Enter text to have it continued, or an empty line to continue further; /reset "
+                   "clears the text so far, /quit or Ctrl-D quits.\n");
   std::vector<int32_t> history;
   std::string line;
   for (print("> "); std::getline(std::cin, line); print("> ")) {
@@ -338,7 +370,7 @@ void converse(Session& session) {
       const auto results = session.run({tokens}, texts, true);
       for (const auto& token : results[0].tokens) tokens.push_back(token.draw.token);
       if (results[0].finish == inference::Finish::end_token) tokens.pop_back();
-      history = std::move(tokens);
+      if (!session.encodes()) history = std::move(tokens);
     } catch (const Error& e) {
       if (session.failed()) throw;
       log::error("{}", e.what());
@@ -404,7 +436,8 @@ int generate(const Arguments& arguments) {
   if (const auto code =
           parse("megatron generate --load DIR [--adapter DIR] [--prompt TEXT ...] [flags]",
                 "Generates text from prompts: from --prompt, a file or standard input, or line by "
-                "line on a terminal. The text is streamed to standard output (several texts are "
+                "line on a terminal. An encoder-decoder (T5) reads them with its encoder. The text "
+                "is streamed to standard output (several texts are "
                 "printed one after the other when all are done); the speed is printed to standard "
                 "error. The result depends on the model, the prompt, its position among the "
                 "prompts and the sampling flags, not on the batch size or the number of threads.",

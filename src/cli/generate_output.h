@@ -36,17 +36,25 @@ class GrowingText {
   std::string prompt_, text_;
 };
 
+// The texts of a generation's beams after a prompt.
+std::vector<std::string> texts_of_beams(const inference::Generation& generation,
+                                        const tokenizers::Tokenizer& tokenizer,
+                                        std::span<const int32_t> prompt,
+                                        const std::vector<int32_t>& end_tokens);
+
 // One finished request.
 struct Continuation {
   std::string prompt;  // as given
   std::vector<int32_t> prompt_tokens;
   std::string text;
   inference::Generation generation;
+  std::vector<std::string> beam_texts;  // of generation.beams
 };
 
 // What a line of --output has besides the text.
 struct LineParts {
   bool logprobs = false;
+  bool predicts_prompts = true;                       // false: an encoder reads them
   std::optional<models::ExpertFacts> routed_experts;  // the model's, if tokens' experts are listed
 };
 
@@ -54,7 +62,9 @@ struct LineParts {
 std::string json_line(const Continuation& continuation, size_t request, const LineParts& parts);
 // True if a file with this beginning holds such lines.
 bool is_generate_output(std::string_view beginning);
-// Prints a table of the log-probabilities.
+// Prints the text of each beam under a line with its score. title: of the prompt.
+void print_beams(const Continuation& continuation, const std::string& title);
+// Prints a table of the log-probabilities, of each text returned.
 void print_log_probabilities(const Continuation& continuation,
                              const tokenizers::Tokenizer& tokenizer);
 // Prints the number of tokens and tokens per second to standard error.

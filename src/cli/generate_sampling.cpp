@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text_parts.h"
+#include "inference/request.h"
 #include "inference/stop_text.h"
 
 namespace megatron::cli {
@@ -69,9 +70,51 @@ void SamplingSettings::fields(Fields& f) {
         "subtract this from the logit of a token for each time it was already generated; -2 to 2");
   f.add("logit-bias", &logit_bias_,
         "token ids and values to add to their logits, as ID:VALUE; values from -100 to 100");
+  f.add("num-beams", &num_beams_,
+        "beam search instead of sampling: continue this many texts at a time, and return the best")
+      .within(1, inference::BeamOptions::kMostBeams);
+  f.add("num-return-sequences", &num_return_sequences_,
+        "with --num-beams: number of texts to return, the best ones; default 1")
+      .within(1, inference::BeamOptions::kMostBeams);
+  f.add("length-penalty", &length_penalty_,
+        "with --num-beams: exponent p of a text's score, log-probability / tokens^p; above 0 "
+        "favours long texts, below 0 short ones; default 1");
+  f.add_enum<inference::EarlyStopping>(
+      "early-stopping", &early_stopping_,
+      {{"false", inference::EarlyStopping::no},
+       {"true", inference::EarlyStopping::yes},
+       {"never", inference::EarlyStopping::never}},
+      "with --num-beams: stop once there are as many whole texts as beams (true), once the best "
+      "beam, as it is, scores no better than the worst of them (false), or once none that "
+      "continues can (never)");
   f.add("seed", &seed,
         "random seed; a sampled token depends on the seed, the prompt's position among the "
         "prompts, and the token's position");
+}
+
+// Excludes what beam search does not take here; Request::check() excludes sampling options.
+void SamplingSettings::check_beams() {
+  if (!num_beams_) {
+    const auto needs_beams = [](bool given, const char* flag) {
+      MG_CHECK(!given, "{} belongs to beam search; give --num-beams, too", flag);
+    };
+    needs_beams(num_return_sequences_.has_value(), "--num-return-sequences");
+    needs_beams(length_penalty_.has_value(), "--length-penalty");
+    needs_beams(early_stopping_ != inference::EarlyStopping::no, "--early-stopping");
+    return;
+  }
+  MG_CHECK(stop.empty(),
+           "--num-beams and --stop exclude each other: beams end at tokens; give --stop-token-ids");
+  beams = inference::BeamOptions{};
+  beams->beams = *num_beams_;
+  beams->returned = num_return_sequences_.value_or(beams->returned);
+  beams->length_penalty = length_penalty_.value_or(beams->length_penalty);
+  beams->early_stopping = early_stopping_;
+  inference::Request request;
+  request.max_tokens = max_tokens;
+  request.sampling = options;
+  request.beams = beams;
+  request.check_beams();
 }
 
 void SamplingSettings::check() {
@@ -85,6 +128,7 @@ void SamplingSettings::check() {
       options.min_tokens <= max_tokens,
       "--min-tokens is {}, but --max-tokens is only {}; lower --min-tokens or raise --max-tokens",
       options.min_tokens, max_tokens);
+  check_beams();
 }
 
 void SamplingSettings::check_ids(int64_t vocabulary) const {

@@ -69,6 +69,7 @@ const char* examples_of(const std::string& task) {
   if (task == "token-classification") return "words: JSON lines with \"tokens\" and \"ner_tags\"";
   if (task == "question-answering")
     return "questions: JSON lines with \"question\", \"context\" and \"answers\"";
+  if (task == "seq2seq") return "pairs: JSON lines with \"input\" and \"target\"";
   return "texts: JSON lines with \"text\" and \"label\"";
 }
 
@@ -89,8 +90,8 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
       all.push_back({{"--data-path FILE"}, examples_of(s.data.task)});
     else if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
-                     s.data.masks()
-                         ? "output of megatron preprocess --split-sentences"
+                     s.data.reads_sentences()
+                         ? "output of megatron preprocess --split-sentences, or --mock-data"
                          : "output of megatron preprocess, or --mock-data for synthetic tokens"});
   }
   std::erase_if(all, [](const Missing& m) { return m.flags.empty(); });
@@ -133,13 +134,13 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back("--" + flag);
     words.push_back(value);
   };
-  if (!s.data.pretrains())
+  if (!s.data.reads_tokens())
     return {"--model",      "DIR",  "--data-path",        "FILE.jsonl", "--save",   "OUT",
             "--seq-length", "2048", "--micro-batch-size", "1",          "--epochs", "3",
             "--lr",         "2e-5"};
   std::optional<LocalData> local;
   const bool needs_data = !planned && !corpus::names_data(s.data);
-  if (needs_data) local = local_data();
+  if (needs_data && s.data.pretrains()) local = local_data();
   if (needs_shape(s)) {
     if (!s.shape.num_layers) add("num-layers", "2");
     if (!s.shape.hidden_size)
@@ -209,8 +210,8 @@ void require_flags(const TrainSettings& settings, const std::string& command,
   std::erase(whole, "--print-config");
   const Arguments added = completion(settings, planned);
   whole.insert(whole.end(), added.begin(), added.end());
-  const bool accepted = settings.data.pretrains() && is_accepted(settings, added, planned);
-  if (!accepted) whole = !settings.data.pretrains() ? added : completion({}, planned);
+  const bool accepted = settings.data.reads_tokens() && is_accepted(settings, added, planned);
+  if (!accepted) whole = !settings.data.reads_tokens() ? added : completion({}, planned);
   fail("megatron {} needs {} more flag{}:\n{}{}\n{}\n{}See megatron {} --help.", command, count,
        count == 1 ? "" : "s", lines,
        accepted ? "A complete command that runs here:" : "A complete command from another run:",

@@ -32,6 +32,7 @@ constexpr Subcommand kCommands[] = {
     {"token-classification", "train an encoder to label the words of texts", token_classification,
      true},
     {"question-answering", "train an encoder to find answers in texts", question_answering, true},
+    {"seq2seq", "train an encoder-decoder to write a text for another", seq2seq, true},
     {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate,

@@ -21,6 +21,7 @@
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
+#include "server/stored_pooling.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
@@ -175,8 +176,7 @@ void ServeSettings::join(const comm::Processes& processes) {
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
     const checkpoint::ModelDirectory directory = s.model.open("to serve");
-    model = models::with_context_length(models::model_of(directory), s.server.engine.max_length);
-    if (model->facts().encoder_layers > 0) models::require_language_model(model, "megatron serve");
+    model = served_model(directory, s);
     tokenizer_path =
         training::tokenizer_path(s.tokenizer_model, training::tokenizer_directory(directory));
     tokenizer_files = training::tokenizer_files(tokenizer_path);
@@ -191,6 +191,22 @@ struct Served {
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
     http.emplace(*text, std::move(weights), s.server);
+  }
+
+  // The positions of encoder-decoders (T5) have no end, and the cache needs one.
+  static models::Model served_model(const checkpoint::ModelDirectory& directory,
+                                    const ServeSettings& s) {
+    constexpr int64_t kUsualLength = 4096;
+    const models::Model own = models::model_of(directory);
+    const bool encodes = own->facts().encoder_layers > 0;
+    int64_t length = s.server.engine.max_length;
+    if (encodes && length == 0 && own->context_length() > kUsualLength) {
+      length = kUsualLength;
+      log::info(
+          "prompts and texts have up to {} tokens each; --inference-max-seq-length changes it",
+          length);
+    }
+    return models::with_context_length(own, length);
   }
 
   server::ServedWeights load(const ServeSettings& s,
@@ -263,7 +279,8 @@ struct Served {
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
                                    .context = model->context_length(),
                                    .created = server::seconds_since_1970(),
-                                   .facts = model->facts()};
+                                   .facts = model->facts(),
+                                   .pooling = server::stored_pooling(directory.base_path())};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens, but the model has {}: give the model's own tokenizer "
              "(--tokenizer-model)",
@@ -273,7 +290,7 @@ struct Served {
         inference::end_tokens({directory.path(), directory.base_path()}, parts.tokenizer);
     parts.chat = tokenizers::ChatTemplate::load(training::chat_template_directory(directory));
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
-    if (parts.chat.empty() && !parts.facts.two_sided)
+    if (parts.chat.empty() && !parts.facts.two_sided && parts.facts.encoder_layers == 0)
       log::info(
           "the model has no chat template, so chats are rendered as plain lines of roles and "
           "contents (docs/serve.md); give a template with --chat-template FILE");
@@ -358,14 +375,15 @@ void run_ranks(const ServeSettings& settings, comm::Processes& processes, Signal
 int serve(const Arguments& arguments) {
   ServeSettings settings;
   Fields fields = settings.fields();
-  if (const auto code =
-          parse("megatron serve --load DIR [--adapter DIR] [flags]",
-                "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
-                "tokenization, metrics and a chat page; a model with a score head with vLLM's "
-                "(classify, score, pooling); an encoder fills masks (fill-mask). SIGTERM or SIGINT "
-                "ends the server once "
-                "running requests are finished; a second signal ends it at once.",
-                fields, {}, arguments)) {
+  if (const auto code = parse(
+          "megatron serve --load DIR [--adapter DIR] [flags]",
+          "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
+          "tokenization, metrics and a chat page; a model with a score head with vLLM's "
+          "(classify, score, pooling); an encoder fills masks (fill-mask); an encoder-decoder "
+          "(T5) reads the prompts of completions with its encoder. SIGTERM or SIGINT "
+          "ends the server once "
+          "running requests are finished; a second signal ends it at once.",
+          fields, {}, arguments)) {
     return *code;
   }
   const int signals[] = {SIGTERM, SIGINT};

@@ -7,8 +7,10 @@
 #include "cli/command.h"
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
+#include "selftest/verify_beams.h"
 #include "selftest/verify_bert.h"
 #include "selftest/verify_chats.h"
+#include "selftest/verify_fim_data.h"
 #include "selftest/verify_preferences.h"
 #include "selftest/verify_rewards.h"
 #include "selftest/verify_t5_data.h"
@@ -29,6 +31,7 @@ std::vector<DeviceKind> devices_named(const std::string& name) {
 }
 
 std::vector<selftest::Report> verify_directory(const std::string& directory,
+                                               const std::optional<std::string>& models,
                                                const selftest::VerifyOptions& options) {
   MG_CHECK(fs::is_directory(directory), "{} is not a directory", directory);
   if (fs::exists(directory + "/case.json") && !checkpoint::is_adapter(directory))
@@ -43,24 +46,25 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
   }
   if (selftest::has_bert_dataset(directory)) return {selftest::verify_bert_dataset(directory)};
   if (selftest::has_t5_dataset(directory)) return {selftest::verify_t5_dataset(directory)};
+  if (selftest::has_fim_dataset(directory)) return {selftest::verify_fim_dataset(directory)};
   if (selftest::has_rewards(directory)) return selftest::verify_rewards(directory, options);
   if (selftest::has_preferences(directory)) return selftest::verify_preferences(directory, options);
+  if (selftest::has_beams(directory)) return selftest::verify_beams(directory, models, options);
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
            "{} has none of expected.safetensors (a model with expected values), case.json (a "
            "training trajectory), expected.json with chat_template.jinja (chats as tokens), "
-           "packing.json (packed rows), data/index.json with cases (data sets) and "
-           "pairs.json with cases.json (rewards, or losses of "
-           "preferences)",
+           "packing.json (packed rows), data/index.json with cases (data sets), pairs.json with "
+           "cases.json (rewards, or losses of preferences) and MODEL.json with cases (beam search)",
            directory);
   return selftest::verify(directory, options);
 }
 
 // Adds one report per device. Returns false if one of several directories cannot be verified; the
 // reason is printed, and the others continue.
-bool verify_one(const std::string& directory, bool alone, const selftest::VerifyOptions& options,
-                std::vector<selftest::Report>& reports) {
+bool verify_one(const std::string& directory, bool alone, const std::optional<std::string>& models,
+                const selftest::VerifyOptions& options, std::vector<selftest::Report>& reports) {
   try {
-    for (selftest::Report& report : verify_directory(directory, options)) {
+    for (selftest::Report& report : verify_directory(directory, models, options)) {
       fmt::print("{}", report.text());
       reports.push_back(std::move(report));
     }
@@ -86,6 +90,10 @@ int verify(const Arguments& arguments) {
   std::optional<std::string> against;
   fields.add("against", &against,
              "compare the weights and config.json with those of this directory, tensor by tensor");
+  std::optional<std::string> models;
+  fields.add("models", &models,
+             "directory with the models of folders with beam searches, by name; default: hf beside "
+             "the folder");
   std::optional<double> tolerance;
   fields.add("tolerance", &tolerance,
              fmt::format("with --against: max relative difference of a tensor, |a - b| / |b| "
@@ -117,9 +125,8 @@ int verify(const Arguments& arguments) {
       {"DIR",
        "Hugging Face directories of models or adapters with expected.safetensors, folders with "
        "case.json (a run), expected.json (chats), packing.json (packed rows), data/index.json "
-       "with cases (data sets of sentences for BERT or T5) or pairs.json "
-       "(rewards, losses of "
-       "preferences)",
+       "with cases (data sets of sentences for BERT or T5, or with fill in the middle), pairs.json "
+       "(rewards, losses of preferences) or MODEL.json with cases (beam search)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",
@@ -189,7 +196,7 @@ int verify(const Arguments& arguments) {
   parallel::rank_lists(options.layout().ranks.layout, static_cast<int>(all), parallel::Axis::cp);
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)
-    refused += !verify_one(directory, directories.size() == 1, options, reports);
+    refused += !verify_one(directory, directories.size() == 1, models, options, reports);
   size_t failed = 0;
   for (const selftest::Report& report : reports) failed += !report.passed();
   fmt::print("{} passed, {} failed{}\n", reports.size() - failed, failed,

@@ -66,6 +66,7 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
   pad(batch.segment_ends, static_cast<int32_t>(padded - 1));
   pad(batch.sources, -1);
   pad(batch.pair_labels, -1);
+  pad(batch.label_sets);
   pad(batch.targets);
   pad(batch.reference);
   pad(batch.loss_mask);
@@ -87,6 +88,7 @@ HostBatch sequence_of(const HostBatch& batch, int64_t sequence) {
         &HostBatch::segment_ends, &HostBatch::sources, &HostBatch::token_types,
         &HostBatch::pair_labels, &HostBatch::encoder_starts, &HostBatch::encoder_ends})
     take(batch.*member, one.*member, batch.layout.length);
+  take(batch.label_sets, one.label_sets, batch.layout.length);
   take(batch.targets, one.targets, batch.layout.length);
   take(batch.reference, one.reference, batch.layout.length);
   take(batch.loss_mask, one.loss_mask, batch.layout.length);
@@ -140,6 +142,7 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
                        &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels,
                        &batch.encoder_starts, &batch.encoder_ends})
     keep(*values);
+  keep(batch.label_sets);
   keep(batch.targets);
   keep(batch.reference);
   keep(batch.loss_mask);

@@ -33,6 +33,9 @@ struct HostBatch {
   // [B*S]: at the first token of a pair of texts whether the second follows the first (nn/batch.h),
   // -1 elsewhere; or none.
   std::vector<int32_t> pair_labels;
+  // [B*S]: at the scored token of a text the numbers of its classes, if it may have several, empty
+  // elsewhere; or none.
+  std::vector<std::vector<int32_t>> label_sets;
   // [B*S] (nn/batch.h): for two-sided attention; empty: up to the end of each sequence.
   std::vector<int32_t> segment_ends;
   // [B*S] (nn/batch.h): bounds of cross attention in the encoder's texts; empty: all of them.

@@ -1,10 +1,13 @@
 #include "corpus/corpus.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "corpus/data_sources.h"
+#include "corpus/infilling.h"
+#include "corpus/masked_corpus.h"
 #include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -44,6 +47,7 @@ data::GptDatasetConfig dataset_config(const settings::DataSettings& settings,
   config.allow_ambiguous_pad_tokens = settings.allow_ambiguous_pad_tokens;
   config.cache = !settings.mock_data || settings.data_cache_path.has_value();
   config.cache_path = settings.data_cache_path;
+  config.infilling = open_infilling(settings, vocabulary);
   return config;
 }
 
@@ -132,6 +136,8 @@ Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& voc
 
 bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
                        int64_t samples) {
+  if (settings.reads_sentences())
+    return dynamic_cast<const SentenceRows&>(corpus.set(data::Split::train)).keeps_order(samples);
   if (!settings.pretrains()) return true;
   DataSources sources = find_sources(settings);
   settle_blend(sources.blend, settings, false);
@@ -171,34 +177,62 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+// Memory for the texts of a batch's encoder: that of its last ones, if nothing else holds it.
+std::shared_ptr<HostBatch> emptied_encoder(HostBatch& batch) {
+  const std::shared_ptr<const HostBatch> last = std::exchange(batch.encoder, nullptr);
+  if (last == nullptr || last.use_count() > 1 || last->cut_from != nullptr)
+    return std::make_shared<HostBatch>();
+  auto texts = std::const_pointer_cast<HostBatch>(last);
+  for (auto* values : {&texts->tokens, &texts->positions, &texts->segment_starts}) values->clear();
+  return texts;
+}
+
 }  // namespace
 
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   batch.layout = {.sequences = static_cast<int64_t>(indices.size()), .length = layout_.length};
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts,
-                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels})
+                       &batch.segment_ends, &batch.sources, &batch.token_types, &batch.pair_labels,
+                       &batch.encoder_starts, &batch.encoder_ends})
     values->clear();
   batch.loss_mask.clear();
   batch.targets.clear();
+  batch.label_sets.clear();
   batch.reference.clear();
   const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
   batch.loss_mask.reserve(tokens);
+  std::shared_ptr<HostBatch> texts;  // null: for a model without an encoder
   for (const int64_t index : indices) {
     set_.read(index, sample_);
     append(batch.tokens, sample_.tokens);
     append(batch.labels, sample_.labels);
     append(batch.positions, sample_.position_ids);
     append(batch.targets, sample_.targets);
+    append(batch.label_sets, sample_.label_sets);
     append(batch.loss_mask, sample_.loss_mask);
     append(batch.segment_starts, sample_.segment_begin);
     append(batch.sources, sample_.sources);
     append(batch.token_types, sample_.token_types);
     append(batch.pair_labels, sample_.pair_labels);
+    append(batch.encoder_starts, sample_.encoder_begin);
+    append(batch.encoder_ends, sample_.encoder_end);
+    if (sample_.encoder.tokens.empty()) continue;
+    if (texts == nullptr) texts = emptied_encoder(batch);
+    append(texts->tokens, sample_.encoder.tokens);
+    append(texts->positions, sample_.encoder.position_ids);
+    append(texts->segment_starts, sample_.encoder.segment_begin);
   }
   batch.sample_ids.assign(indices.begin(), indices.end());
   batch.cut_from.reset();
   if (two_sided_ && !batch.segment_starts.empty()) set_segment_ends(batch);
+  if (texts != nullptr) {
+    texts->layout = {.sequences = batch.layout.sequences,
+                     .length = std::ssize(sample_.encoder.tokens)};
+    texts->sample_ids = batch.sample_ids;
+    set_segment_ends(*texts);
+    batch.encoder = std::move(texts);
+  }
   keep_tokens(batch, layout_);
 }
 

@@ -74,7 +74,8 @@ std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
 // Reads samples of a set as micro-batches of sequences of one length.
 class BatchReader {
  public:
-  // layout: of every batch, except for its number of sequences. two_sided: batches with documents
+  // layout: of every batch, except for its number of sequences; the texts of an encoder have the
+  // length of the set's. two_sided: batches with documents
   // get segment_ends, which a model with two-sided attention needs.
   BatchReader(const data::Dataset& set, parallel::TokenLayout layout, bool two_sided = false)
       : set_(set), layout_(std::move(layout)), two_sided_(two_sided) {}

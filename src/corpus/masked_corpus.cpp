@@ -5,18 +5,19 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "corpus/data_sources.h"
+#include "corpus/sentence_corpus.h"
 
 namespace megatron::corpus {
 namespace {
 
-// Synthetic samples: two texts of random tokens, of which a share is masked.
+// Synthetic samples: two texts of random tokens (without pairs: one), of which a share is masked.
 class MockExamples final : public data::BertExamples {
  public:
   static constexpr int64_t kPad = 0, kCls = 1, kSep = 2, kMask = 3, kFirst = 4;
 
-  MockExamples(const ExampleFiles& files, int64_t set, int64_t samples)
+  MockExamples(const ExampleFiles& files, bool pairs, int64_t set, int64_t samples)
       : length_(files.seq_length),
+        first_end_(pairs ? length_ / 2 : length_ - 1),
         vocabulary_(files.vocabulary.size),
         masked_(files.settings.mask_prob),
         seed_(static_cast<uint64_t>(files.seed)),
@@ -27,6 +28,7 @@ class MockExamples final : public data::BertExamples {
              "[CLS], [SEP] and [MASK]; --vocab-size is {}",
              kFirst, vocabulary_);
     MG_CHECK(length_ >= 5, "--seq-length is {}; --task mlm needs at least 5 tokens", length_);
+    data::check_masking({.probability = masked_});
   }
   int64_t size() const override { return samples_; }
   void read(int64_t k, data::BertExample& example) const override {
@@ -38,7 +40,7 @@ class MockExamples final : public data::BertExamples {
     example.labels.assign(example.tokens.size(), data::TokenMasker::kIgnored);
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);
-      const bool second = t > length_ / 2, ends = t == length_ / 2 || t + 1 == length_;
+      const bool second = t > first_end_, ends = t == first_end_ || t + 1 == length_;
       example.token_types[i] = second ? 1 : 0;
       const int64_t token =
           kFirst +
@@ -51,24 +53,14 @@ class MockExamples final : public data::BertExamples {
   }
 
  private:
-  int64_t length_, vocabulary_;
+  int64_t length_;
+  int64_t first_end_;  // position of the [SEP] behind the first text
+  int64_t vocabulary_;
   double masked_;
   uint64_t seed_;
   std::string set_;
   int64_t samples_;
 };
-
-Corpus open_mock(const ExampleFiles& files, bool pairs) {
-  const auto samples = files.samples(0);
-  Corpus corpus;
-  for (size_t i = 0; i < corpus.sets.size(); ++i)
-    if (files.wanted[i])
-      corpus.sets[i] = std::make_shared<const MaskedRows>(
-          std::make_shared<const MockExamples>(files, static_cast<int64_t>(i),
-                                               samples[i].value_or(1)),
-          files.seq_length, MockExamples::kPad, pairs);
-  return corpus;
-}
 
 }  // namespace
 
@@ -111,41 +103,35 @@ void MaskedRows::read_filler(data::Sample& sample) const {
 
 Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model) {
   const settings::DataSettings& s = files.settings;
-  const DataSources sources = find_sources(s);
-  const auto with_validation = [](Corpus corpus) {
-    const auto& valid = corpus.sets[static_cast<size_t>(data::Split::valid)];
-    if (valid != nullptr) corpus.validation.push_back({"", valid});
-    return corpus;
+  const auto rows = [&](std::shared_ptr<const data::BertExamples> examples, int64_t pad) {
+    return std::make_shared<const MaskedRows>(std::move(examples), files.seq_length, pad,
+                                              model.pair_head);
   };
-  if (sources.mock) return with_validation(open_mock(files, model.pair_head));
-  MG_CHECK(files.vocabulary.tokenizer != nullptr,
-           "--task mlm needs the tokenizer of its data: give --tokenizer-model, or --vocab-file");
-  const data::BertTokens tokens = data::bert_tokens(*files.vocabulary.tokenizer);
-  data::BertDatasetConfig config{.sequence_length = files.seq_length,
-                                 .seed = files.seed,
-                                 .next_sentence = model.pair_head,
-                                 .short_sequence_probability = s.short_seq_prob,
-                                 .masking = {.probability = s.mask_prob},
-                                 .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
-                                 .megatron_data_order = s.megatron_data_order};
-  if (sources.blend.all) config.split = split_of(s);
-  const auto samples = files.samples(0);
-  Corpus corpus;
-  for (size_t i = 0; i < corpus.sets.size(); ++i) {
-    const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[i];
-    if (!files.wanted[i] || !list || (config.split && !data::parse_split(*config.split)[i]))
-      continue;
-    const auto split = static_cast<data::Split>(i);
-    MG_CHECK(samples[i].has_value(),
-             "--task mlm reads a number of samples of the {} set, and --full-validation all of "
-             "them once; leave it out",
-             data::name(split));
-    corpus.sets[i] = std::make_shared<const MaskedRows>(
-        data::build_bert_examples(*list, tokens, config, split, samples[i],
-                                  s.mid_level_dataset_surplus),
-        files.seq_length, tokens.pad, model.pair_head);
-  }
-  return with_validation(std::move(corpus));
+  return open_sentences(
+      files, {.name = "mlm",
+              .mock =
+                  [&](data::Split split, int64_t samples) {
+                    return rows(std::make_shared<const MockExamples>(
+                                    files, model.pair_head, static_cast<int64_t>(split), samples),
+                                MockExamples::kPad);
+                  },
+              .open =
+                  [&](const SentenceSet& set) {
+                    const data::BertTokens tokens = data::bert_tokens(*files.vocabulary.tokenizer);
+                    const data::BertDatasetConfig config{
+                        .sequence_length = files.seq_length,
+                        .seed = files.seed,
+                        .split = set.shares,
+                        .next_sentence = model.pair_head,
+                        .short_sequence_probability = s.short_seq_prob,
+                        .masking = {.probability = s.mask_prob},
+                        .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
+                        .megatron_data_order = s.megatron_data_order};
+                    return rows(
+                        data::build_bert_examples(set.list, tokens, config, set.split, set.ordered,
+                                                  s.mid_level_dataset_surplus, set.samples),
+                        tokens.pad);
+                  }});
 }
 
 }  // namespace megatron::corpus

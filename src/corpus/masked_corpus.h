@@ -1,7 +1,7 @@
 // Data sets of masked language models: sentences of token files, with masked tokens.
 #pragma once
 
-#include "corpus/chat/chat_corpus.h"
+#include "corpus/sentence_corpus.h"
 #include "data/bert_dataset.h"
 #include "models/facts.h"
 
@@ -15,12 +15,14 @@ namespace megatron::corpus {
 Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model);
 
 // Samples as rows of `length` tokens, padded with `pad`. pairs: with labels of pairs.
-class MaskedRows final : public data::Dataset {
+class MaskedRows final : public SentenceRows {
  public:
   MaskedRows(std::shared_ptr<const data::BertExamples> examples, int64_t length, int64_t pad,
              bool pairs)
       : examples_(std::move(examples)), length_(length), pad_(pad), pairs_(pairs) {}
   int64_t size() const override { return examples_->size(); }
+  bool keeps_order(int64_t samples) const override { return examples_->keeps_order(samples); }
+  bool sized_by_request() const override { return examples_->sized_by_request(); }
   void read(int64_t k, data::Sample& sample) const override;
   void read_filler(data::Sample& sample) const override;
 

@@ -32,7 +32,8 @@ struct BertDataset::Parts {
 };
 
 BertDataset::BertDataset(std::shared_ptr<const IndexedDataset> source, const BertTokens& tokens,
-                         BertDatasetConfig config, Split split, std::optional<int64_t> samples)
+                         BertDatasetConfig config, Split split, std::optional<int64_t> samples,
+                         int64_t extended)
     : config_(std::move(config)),
       masker_(masking_of(config_), tokens),
       pad_(config_.megatron_data_order ? megatron_pad(tokens, config_.allow_ambiguous_pad_tokens)
@@ -40,6 +41,7 @@ BertDataset::BertDataset(std::shared_ptr<const IndexedDataset> source, const Ber
       samples_(std::move(source), {.split = split,
                                    .shares = config_.split,
                                    .samples = samples,
+                                   .extended = extended,
                                    .tokens = config_.sequence_length - kAdded,
                                    .seed = config_.seed,
                                    .short_sequence_probability = config_.short_sequence_probability,
@@ -128,12 +130,12 @@ std::shared_ptr<const BertExamples> build_bert_examples(const BlendList& list,
                                                         const BertTokens& tokens,
                                                         const BertDatasetConfig& config,
                                                         Split split, std::optional<int64_t> samples,
-                                                        double surplus) {
-  const auto open = [&](const std::string& prefix, std::optional<int64_t> count) {
+                                                        double surplus, int64_t extended) {
+  const auto open = [&](const std::string& prefix, std::optional<int64_t> count, int64_t all) {
     return std::make_shared<const BertDataset>(std::make_shared<const IndexedDataset>(prefix),
-                                               tokens, config, split, count);
+                                               tokens, config, split, count, all);
   };
-  return build_examples<BertExample>(list, samples, surplus, open);
+  return build_examples<BertExample>(list, samples, extended, surplus, open);
 }
 
 }  // namespace megatron::data

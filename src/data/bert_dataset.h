@@ -51,12 +51,15 @@ using BertExamples = ExampleSource<BertExample>;
 
 class BertDataset final : public BertExamples {
  public:
-  // samples: the fewest samples; must be given. Throws Error naming the source and the split if it
+  // samples: the fewest samples; must be given. extended: served, if more (SentenceRequest). Throws
+  // Error naming the source and the split if it
   // has no document, or none with enough sentences.
   BertDataset(std::shared_ptr<const IndexedDataset> source, const BertTokens& tokens,
-              BertDatasetConfig config, Split split, std::optional<int64_t> samples);
+              BertDatasetConfig config, Split split, std::optional<int64_t> samples,
+              int64_t extended = 0);
 
   int64_t size() const override { return samples_.size(); }
+  bool keeps_order(int64_t samples) const override { return samples_.keeps_order(samples); }
   void read(int64_t k, BertExample& example) const override;
   // permuted_lengths: with megatron_data_order, the generator that draws the lengths of permuted
   // runs. Megatron-LM uses NumPy's global one, so that a sample depends on those read before it.
@@ -85,10 +88,8 @@ using BertBlend = ExampleBlend<BertDataset, BertExample>;
 // Opens the sources of a list and builds the examples of one split: a data set, or a blend if the
 // list has weights. surplus: extra samples that are built for each part, relative to its share.
 // Throws Error for several sources without weights.
-std::shared_ptr<const BertExamples> build_bert_examples(const BlendList& list,
-                                                        const BertTokens& tokens,
-                                                        const BertDatasetConfig& config,
-                                                        Split split, std::optional<int64_t> samples,
-                                                        double surplus = 0.005);
+std::shared_ptr<const BertExamples> build_bert_examples(
+    const BlendList& list, const BertTokens& tokens, const BertDatasetConfig& config, Split split,
+    std::optional<int64_t> samples, double surplus = 0.005, int64_t extended = 0);
 
 }  // namespace megatron::data

@@ -1,6 +1,7 @@
 // Examples by number: one data set of sentences, or a blend of several.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,17 +26,24 @@ class ExampleSource {
   // Example k, which depends on nothing but the data, the configuration and k. Throws Error outside
   // [0, size()).
   virtual void read(int64_t k, Example& example) const = 0;
+  // True if the examples come in the same order as if `samples` had been requested.
+  virtual bool keeps_order(int64_t /*samples*/) const { return true; }
+  // True if size() follows from the number of requested samples.
+  virtual bool sized_by_request() const { return false; }
 };
 
 // A blend by weight, in Megatron-LM's order.
 template <class Set, class Example>
 class ExampleBlend final : public ExampleSource<Example> {
  public:
-  // Each part needs share_of_blend(samples, weight, surplus) samples at least; weights sum to 1.
-  // Throws Error naming the part that has too few.
+  // Each part needs share_of_blend(samples, weight, surplus) samples at least, and is made by that
+  // request, or extends it; weights sum to 1. Throws Error naming the part that has too few.
   ExampleBlend(std::vector<std::shared_ptr<const Set>> parts, std::vector<std::string> names,
-               std::span<const double> weights, int64_t samples)
-      : parts_(std::move(parts)), index_(blend_by_weight(weights, total(weights, samples))) {
+               std::span<const double> weights, int64_t samples, double surplus)
+      : parts_(std::move(parts)),
+        weights_(weights.begin(), weights.end()),
+        surplus_(surplus),
+        index_(blend_by_weight(weights, total(weights, samples))) {
     MG_ASSERT(parts_.size() == weights.size() && names.size() == parts_.size());
     for (size_t d = 0; d < parts_.size(); ++d)
       MG_CHECK(index_.counts[d] <= parts_[d]->size(),
@@ -51,6 +59,13 @@ class ExampleBlend final : public ExampleSource<Example> {
     parts_[static_cast<size_t>(index_.set[i])]->read(index_.sample[i], example);
   }
 
+  bool sized_by_request() const override { return true; }
+  bool keeps_order(int64_t samples) const override {
+    for (size_t d = 0; d < parts_.size(); ++d)
+      if (!parts_[d]->keeps_order(share_of_blend(samples, weights_[d], surplus_))) return false;
+    return true;
+  }
+
   const std::vector<std::shared_ptr<const Set>>& parts() const { return parts_; }
   const BlendIndex& index() const { return index_; }
 
@@ -62,19 +77,24 @@ class ExampleBlend final : public ExampleSource<Example> {
   }
 
   std::vector<std::shared_ptr<const Set>> parts_;
+  std::vector<double> weights_;
+  double surplus_;
   BlendIndex index_;
 };
 
 // Builds the data set of a list with one prefix and no weights, or the blend of a weighted list.
-// open(prefix, samples): a part, of at least as many samples. surplus: extra samples that are built
+// open(prefix, samples, extended): a part, of at least as many samples; extended: samples that are
+// served, if more, behind the others. surplus: extra samples that are built
 // for each part, relative to its share. Throws Error for several prefixes without weights: each
 // needs a number of samples.
 template <class Example, class Open>
 std::shared_ptr<const ExampleSource<Example>> build_examples(const BlendList& list,
                                                              std::optional<int64_t> samples,
-                                                             double surplus, const Open& open) {
-  using Part = decltype(open(list.prefixes[0], samples));
-  if (list.prefixes.size() == 1 && !list.weighted()) return open(list.prefixes[0], samples);
+                                                             int64_t extended, double surplus,
+                                                             const Open& open) {
+  using Part = decltype(open(list.prefixes[0], samples, extended));
+  if (list.prefixes.size() == 1 && !list.weighted())
+    return open(list.prefixes[0], samples, extended);
   MG_CHECK(list.weighted() && samples,
            "{} data sets of sentences are given without {}: each needs a number of samples; give "
            "pairs of weight and prefix, and drop --full-validation",
@@ -84,11 +104,12 @@ std::shared_ptr<const ExampleSource<Example>> build_examples(const BlendList& li
   for (size_t d = 0; d < list.prefixes.size(); ++d) {
     MG_CHECK(weights[d] > 0, "the weight {} of {} is too small compared with the others",
              list.weights[d], list.prefixes[d]);
-    parts.push_back(open(list.prefixes[d], share_of_blend(*samples, weights[d], surplus)));
+    const auto share = [&](int64_t of) { return share_of_blend(of, weights[d], surplus); };
+    parts.push_back(open(list.prefixes[d], share(*samples), extended > 0 ? share(extended) : 0));
   }
   using Set = std::remove_const_t<typename Part::element_type>;
-  return std::make_shared<const ExampleBlend<Set, Example>>(std::move(parts), list.prefixes,
-                                                            weights, *samples);
+  return std::make_shared<const ExampleBlend<Set, Example>>(
+      std::move(parts), list.prefixes, weights, std::max(*samples, extended), surplus);
 }
 
 }  // namespace megatron::data

@@ -65,6 +65,8 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConf
                        Split split, std::optional<int64_t> samples)
     : source_(std::move(source)), config_(std::move(config)), split_(split), pad_(pad_id(config_)) {
   prepare(samples);
+  if (config_.infilling != nullptr && config_.infilling->config().megatron_data_order)
+    draws_.emplace(config_.seed);
   if (cache_) {
     if (auto found = cache_->load()) indices_.emplace(std::move(*found));
   }
@@ -169,6 +171,35 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
   return filled;
 }
 
+int64_t GptDataset::rearrange(int64_t k, int64_t filled, std::vector<int64_t>& text,
+                              std::vector<int64_t>& borders) const {
+  const auto room = std::ssize(text);
+  std::vector<int64_t> out;
+  const auto append = [&](RandomState& random) {
+    const auto tokens = std::span<const int64_t>(text).first(static_cast<size_t>(filled));
+    if (!config_.inter_document_masking) return config_.infilling->append(tokens, random, out);
+    size_t begin = 0;
+    for (int64_t& border : borders) {
+      const size_t end = static_cast<size_t>(border);
+      config_.infilling->append(tokens.subspan(begin, end - begin), random, out);
+      border = std::min(std::ssize(out), room);
+      begin = end;
+    }
+  };
+  if (draws_) {
+    const std::lock_guard lock(draws_mutex_);
+    append(*draws_);
+  } else {
+    RandomState random((config_.seed + k) & 0xffffffff);
+    append(random);
+  }
+  out.resize(static_cast<size_t>(std::min(std::ssize(out), room)));
+  const auto count = std::ssize(out);
+  out.resize(text.size(), config_.infilling->config().tokens.pad);
+  text = std::move(out);
+  return count;
+}
+
 void GptDataset::read(int64_t k, Sample& sample) const {
   const auto length = static_cast<size_t>(config_.sequence_length);
   std::vector<int64_t>& text = sample.tokens;  // includes the label of the last token
@@ -182,11 +213,17 @@ void GptDataset::read(int64_t k, Sample& sample) const {
              "with a different tokenizer?",
              source_->path(), k, token, config_.vocabulary_size);
   }
-  std::fill(text.begin() + filled, text.end(), pad_);
+  int64_t count = filled;
+  if (config_.infilling != nullptr) count = rearrange(k, filled, text, borders);
+  else std::fill(text.begin() + filled, text.end(), pad_);
   sample.labels.assign(text.begin() + 1, text.end());
   text.resize(length);
   if (!config_.add_extra_token) sample.labels.push_back(pad_);
   mask(sample, borders);
+  // Megatron-LM's loss counts the tokens that fill a rearranged sample.
+  if (config_.infilling == nullptr || draws_) return;
+  for (int64_t i = std::max<int64_t>(count - 1, 0); i < std::ssize(sample.labels); ++i)
+    sample.loss_mask[static_cast<size_t>(i)] = 0.0f;
 }
 
 void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "data/dataset.h"
 #include "data/index_cache.h"
+#include "data/infilling.h"
 #include "data/split.h"
 #include "data/token_source.h"
 
@@ -32,6 +34,11 @@ struct GptDatasetConfig {
   std::vector<int64_t> special;  // ids that must not be used for padding (eod, eos, bos ...)
   bool allow_ambiguous_pad_tokens = false;  // allows padding to be one of them
   int64_t vocabulary_size = 0;              // 0: token ids are unchecked
+
+  // Rearranges the documents of samples, by draws that depend on the seed and the sample's number;
+  // with its megatron_data_order, by draws that go on from each call of read() to the next. Null:
+  // documents stay as they are.
+  std::shared_ptr<const Infilling> infilling;
 
   bool cache = true;
   std::optional<std::string> cache_path;  // none: index_cache/ next to the data
@@ -66,6 +73,10 @@ class GptDataset final : public Dataset {
   // Fills `text` (S + extra tokens) from the source; returns the number of tokens read. borders:
   // ends of the stored sequences.
   int64_t gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const;
+  // Rearranges the documents in the first `filled` tokens of `text`, and moves their borders;
+  // returns the number of tokens now.
+  int64_t rearrange(int64_t k, int64_t filled, std::vector<int64_t>& text,
+                    std::vector<int64_t>& borders) const;
   void mask(Sample& sample, const std::vector<int64_t>& borders) const;
 
   std::shared_ptr<const TokenSource> source_;
@@ -77,6 +88,9 @@ class GptDataset final : public Dataset {
   std::optional<IndexCache> cache_;
   std::optional<GptIndices> indices_;
   bool from_cache_ = false;
+  // Draws in the order of access.
+  mutable std::mutex draws_mutex_;
+  mutable std::optional<RandomState> draws_;
 };
 
 }  // namespace megatron::data

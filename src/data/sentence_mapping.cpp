@@ -11,11 +11,10 @@
 namespace megatron::data {
 namespace {
 
-constexpr int64_t kMaxSeed = 2147483646;
-
 void check_common(const SentenceDocuments& documents, int64_t tokens, int64_t seed) {
-  MG_CHECK(seed >= 1 && seed <= kMaxSeed,
-           "--seed is {}; for data sets of sentences it must lie in [1, {}]", seed, kMaxSeed);
+  MG_CHECK(seed >= 1 && seed <= kMaxSentenceSeed,
+           "--seed is {}; for data sets of sentences it must lie in [1, {}]", seed,
+           kMaxSentenceSeed);
   MG_CHECK(tokens >= 2 && tokens <= std::numeric_limits<int32_t>::max(),
            "samples have room for {} tokens, but must have room for at least 2: raise --seq-length",
            tokens);
@@ -77,7 +76,7 @@ SentenceMapping map_sentences(const SentenceDocuments& documents, const MappingR
   TargetLengths targets(request);
   const Lengths& lengths = documents.lengths;
   std::vector<uint32_t> rows;
-  int64_t epochs = 0, too_few = 0, too_long = 0;
+  int64_t epochs = 0, before = 0, too_few = 0, too_long = 0;
   const auto emit = [&](int64_t begin, int64_t end, int64_t target) {
     for (const int64_t value : {begin, end, target}) rows.push_back(static_cast<uint32_t>(value));
   };
@@ -96,6 +95,7 @@ SentenceMapping map_sentences(const SentenceDocuments& documents, const MappingR
   };
   while (epochs < request.max_epochs && std::ssize(rows) / 3 < request.samples) {
     too_few = too_long = 0;
+    before = std::ssize(rows) / 3;
     for (int64_t d = 0; d < documents.documents; ++d) {
       const auto sentences = documents.sentences(documents.first_document + d);
       const int64_t count = sentences.second - sentences.first;
@@ -112,6 +112,7 @@ SentenceMapping map_sentences(const SentenceDocuments& documents, const MappingR
   }
   return {.rows = shuffled(rows, 3, request.seed),
           .epochs = epochs,
+          .before_last_epoch = before,
           .too_few_sentences = too_few,
           .too_long_sentences = too_long};
 }

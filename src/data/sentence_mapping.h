@@ -15,6 +15,8 @@ namespace megatron::data {
 // Documents with a longer sentence are left out if they have several sentences.
 inline constexpr int64_t kMaxSentenceTokens = 512;
 
+inline constexpr int64_t kMaxSentenceSeed = 2147483646;
+
 // Documents [first_document, first_document + documents) of a source.
 struct SentenceDocuments {
   int64_t first_document = 0, documents = 0;
@@ -27,7 +29,7 @@ struct MappingRequest {
   int64_t samples = 0;                    // fewest samples; whole epochs are built
   int64_t max_epochs = 2147483646;        // stops with fewer samples after as many epochs
   int64_t tokens = 0;                     // most tokens of a sample, at least 2
-  int64_t seed = 1234;                    // in [1, 2^31 - 2]
+  int64_t seed = 1234;                    // in [1, kMaxSentenceSeed]
   double short_sequence_probability = 0;  // share of samples with a shorter target length
   int64_t min_sentences = 1;              // of a document and of all samples but its last
 };
@@ -35,6 +37,7 @@ struct MappingRequest {
 struct SentenceMapping {
   IntegerArray rows;  // u32 [samples, 3]: first sentence, end of sentences, target length in tokens
   int64_t epochs = 0;
+  int64_t before_last_epoch = 0;                          // samples of the other epochs
   int64_t too_few_sentences = 0, too_long_sentences = 0;  // documents left out of each epoch
 };
 

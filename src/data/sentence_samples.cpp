@@ -1,5 +1,7 @@
 #include "data/sentence_samples.h"
 
+#include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -43,24 +45,28 @@ void SentenceSamples::choose_documents(const SentenceRequest& request) {
 
 void SentenceSamples::build(const SentenceRequest& request) {
   constexpr int64_t kRowBytes = 2 * 3 * sizeof(uint32_t);  // while rows are copied
-  const int64_t samples = *request.samples, least = request.min_sentences;
+  const int64_t samples = *request.samples, least = request.min_sentences,
+                all = std::max(samples, request.extended);
   const int64_t memory = request.memory.value_or(available_memory());
-  MG_CHECK(samples >= 0 && samples <= memory / 2 / kRowBytes,
+  MG_CHECK(samples >= 0 && all <= memory / 2 / kRowBytes,
            "{}: the mapping of {} {} samples takes more than half of the available {} of memory: "
            "request fewer samples (--train-iters, --train-samples, --global-batch-size, "
            "--eval-iters)",
-           path(), samples, name(request.split), format_bytes(static_cast<double>(memory)));
-  mapping_.emplace(
-      map_sentences({.first_document = first_document_,
-                     .documents = documents_,
-                     .sentences = [this](int64_t document) { return source_->document(document); },
-                     .lengths = source_->lengths()},
-                    {.samples = samples,
-                     .tokens = request.tokens,
-                     .seed = request.seed,
-                     .short_sequence_probability = request.short_sequence_probability,
-                     .min_sentences = least}));
-  const SentenceMapping& m = *mapping_;
+           path(), all, name(request.split), format_bytes(static_cast<double>(memory)));
+  const auto add = [&](MappingRequest mapping) {
+    mapping.tokens = request.tokens;
+    mapping.short_sequence_probability = request.short_sequence_probability;
+    mapping.min_sentences = least;
+    mappings_.push_back(map_sentences(
+        {.first_document = first_document_,
+         .documents = documents_,
+         .sentences = [this](int64_t document) { return source_->document(document); },
+         .lengths = source_->lengths()},
+        mapping));
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + mappings_.back().rows.shape()[0]);
+  };
+  add({.samples = samples, .seed = request.seed});
+  const SentenceMapping& m = mapping();
   const std::string sentences = fmt::format("{} sentence{}", least, least == 1 ? "" : "s");
   MG_CHECK(samples == 0 || size() > 0,
            "{}: none of the {} documents of the {} split makes a sample: {} have fewer than {}, "
@@ -75,12 +81,24 @@ void SentenceSamples::build(const SentenceRequest& request) {
         "have a sentence of more than {} tokens",
         path(), m.too_few_sentences + m.too_long_sentences, documents_, name(request.split),
         m.too_few_sentences, sentences, m.too_long_sentences, kMaxSentenceTokens);
+  int64_t seed = request.seed;
+  for (int64_t epochs = 1; size() > 0 && size() < request.extended; epochs *= 2) {
+    seed = seed % kMaxSentenceSeed + 1;
+    add({.samples = std::numeric_limits<int64_t>::max(), .max_epochs = epochs, .seed = seed});
+  }
+}
+
+bool SentenceSamples::keeps_order(int64_t samples) const {
+  const SentenceMapping& m = mapping();
+  return samples > m.before_last_epoch && samples <= m.rows.shape()[0];
 }
 
 SentenceSamples::Row SentenceSamples::row(int64_t k) const {
   MG_CHECK(k >= 0 && k < size(), "{}: sample {} does not exist; the data set has {} samples",
            path(), k, size());
-  const IntegerArray& rows = mapping_->rows;
+  const auto part = static_cast<size_t>(std::ranges::upper_bound(ends_, k) - ends_.begin());
+  if (part > 0) k -= ends_[part - 1];
+  const IntegerArray& rows = mappings_[part].rows;
   return {.first = rows[3 * k], .end = rows[3 * k + 1], .target = rows[3 * k + 2]};
 }
 

@@ -23,7 +23,8 @@ MaskingOptions masking_of(const T5DatasetConfig& config) {
 }  // namespace
 
 T5Dataset::T5Dataset(std::shared_ptr<const IndexedDataset> source, const T5Tokens& tokens,
-                     T5DatasetConfig config, Split split, std::optional<int64_t> samples)
+                     T5DatasetConfig config, Split split, std::optional<int64_t> samples,
+                     int64_t extended)
     : config_(std::move(config)),
       tokens_(tokens),
       masker_(masking_of(config_), tokens.roles),
@@ -33,6 +34,7 @@ T5Dataset::T5Dataset(std::shared_ptr<const IndexedDataset> source, const T5Token
       samples_(std::move(source), {.split = split,
                                    .shares = config_.split,
                                    .samples = samples,
+                                   .extended = extended,
                                    .tokens = config_.sequence_length - kReserved,
                                    .seed = config_.seed,
                                    .short_sequence_probability = config_.short_sequence_probability,
@@ -116,13 +118,13 @@ void T5Dataset::read_padded(int64_t k, PaddedT5Sample& sample,
 
 std::shared_ptr<const T5Examples> build_t5_examples(const BlendList& list, const T5Tokens& tokens,
                                                     const T5DatasetConfig& config, Split split,
-                                                    std::optional<int64_t> samples,
-                                                    double surplus) {
-  const auto open = [&](const std::string& prefix, std::optional<int64_t> count) {
+                                                    std::optional<int64_t> samples, double surplus,
+                                                    int64_t extended) {
+  const auto open = [&](const std::string& prefix, std::optional<int64_t> count, int64_t all) {
     return std::make_shared<const T5Dataset>(std::make_shared<const IndexedDataset>(prefix), tokens,
-                                             config, split, count);
+                                             config, split, count, all);
   };
-  return build_examples<T5Example>(list, samples, surplus, open);
+  return build_examples<T5Example>(list, samples, extended, surplus, open);
 }
 
 }  // namespace megatron::data

@@ -56,12 +56,15 @@ using T5Examples = ExampleSource<T5Example>;
 
 class T5Dataset final : public T5Examples {
  public:
-  // samples: the fewest samples; must be given. Throws Error naming the source and the split if it
+  // samples: the fewest samples; must be given. extended: served, if more (SentenceRequest). Throws
+  // Error naming the source and the split if it
   // has no document that makes a sample.
   T5Dataset(std::shared_ptr<const IndexedDataset> source, const T5Tokens& tokens,
-            T5DatasetConfig config, Split split, std::optional<int64_t> samples);
+            T5DatasetConfig config, Split split, std::optional<int64_t> samples,
+            int64_t extended = 0);
 
   int64_t size() const override { return samples_.size(); }
+  bool keeps_order(int64_t samples) const override { return samples_.keeps_order(samples); }
   // Throws Error also for a sample with more spans than there are sentinels, and for one that the
   // decoder has no room for.
   void read(int64_t k, T5Example& example) const override;
@@ -90,6 +93,6 @@ using T5Blend = ExampleBlend<T5Dataset, T5Example>;
 std::shared_ptr<const T5Examples> build_t5_examples(const BlendList& list, const T5Tokens& tokens,
                                                     const T5DatasetConfig& config, Split split,
                                                     std::optional<int64_t> samples,
-                                                    double surplus = 0.005);
+                                                    double surplus = 0.005, int64_t extended = 0);
 
 }  // namespace megatron::data

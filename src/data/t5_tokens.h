@@ -9,15 +9,21 @@
 
 namespace megatron::data {
 
+// Around the texts of a decoder that has an encoder.
+struct DecoderTokens {
+  int64_t begin = 0, end = 0, pad = 0;  // first token of a text; its last label; behind them
+};
+// begin: the tokenizer's beginning of sequence, or else [CLS], or else padding, as T5 itself has
+// it; end: its end of sequence, or else [SEP]. Throws Error if there is no padding or end.
+DecoderTokens decoder_tokens(const BertTokens& roles);
+
 struct T5Tokens {
   BertTokens roles;                // cls, sep and mask are -1 if the tokenizer has none
-  int64_t begin = 0, end = 0;      // first token of the decoder's text; its last label
+  int64_t begin = 0, end = 0;      // DecoderTokens'
   std::vector<int64_t> sentinels;  // <extra_id_0>, <extra_id_1> ...: one for each span of a sample
 };
 
-// begin: the tokenizer's beginning of sequence, or else [CLS], or else padding, as T5 itself has
-// it; end: its end of sequence, or else [SEP]. Throws Error if there is no padding, end or
-// sentinel.
+// Throws Error if there is no padding, end or sentinel.
 T5Tokens t5_tokens(const tokenizers::Tokenizer& tokenizer);
 // The same with roles that are not the tokenizer's own.
 T5Tokens t5_tokens(BertTokens roles, const tokenizers::Tokenizer& tokenizer);

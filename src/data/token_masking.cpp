@@ -14,7 +14,9 @@ namespace {
 constexpr int64_t kMaxNgram = 1000;
 constexpr double kGeometric = 0.2;
 
-void check(const MaskingOptions& o) {
+}  // namespace
+
+void check_masking(const MaskingOptions& o) {
   MG_CHECK(o.probability > 0 && o.probability < 1,
            "--mask-prob is {}; it must lie between 0 and 1, exclusive", o.probability);
   MG_CHECK(o.max_ngram >= 1 && o.max_ngram <= kMaxNgram,
@@ -23,8 +25,10 @@ void check(const MaskingOptions& o) {
            "permuted tokens and geometric lengths of masked runs exclude each other: drop one");
 }
 
+namespace {
+
 WeightedChoice ngram_choice(const MaskingOptions& options) {
-  check(options);
+  check_masking(options);
   std::vector<double> weights;
   for (int64_t n = 1; n <= options.max_ngram; ++n) weights.push_back(1.0 / static_cast<double>(n));
   std::vector<double> probabilities = normalized(weights);

@@ -28,6 +28,9 @@ struct MaskingOptions {
   bool megatron_data_order = false;
 };
 
+// Throws Error naming the flag of an option out of range.
+void check_masking(const MaskingOptions& options);
+
 // Words that were masked together, from the first to the last of their tokens.
 struct MaskedRun {
   size_t first = 0, last = 0;

@@ -160,12 +160,53 @@ int64_t BlockCache::shared_tokens(std::span<const int32_t> tokens, uint64_t root
   return std::ssize(prefix(tokens, std::ssize(tokens), root)) * options_.block_size;
 }
 
-bool BlockCache::has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece) const {
+bool BlockCache::has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece,
+                          const ForkedTexts& forks) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int64_t held = blocks.pages.empty() ? 0 : std::ssize(blocks.pages[g]);
-    const int64_t more =
+    int64_t needed =
         std::min(ceil_div(length, options_.block_size) - held, blocks_for(g, length, piece));
-    if (more > available(g)) return false;
+    if (forks.texts > 0)
+      needed = std::max(needed,
+                        blocks_of_forks(g, forks.texts, forks.common, forks.length, piece) - held);
+    if (needed > available(g)) return false;
+  }
+  return true;
+}
+
+// A text that has read L tokens holds those from L - window + 2 on, and for c more tokens at most
+// ceil(c / P) further blocks.
+int64_t BlockCache::blocks_of_forks(size_t group, int64_t texts, int64_t common, int64_t length,
+                                    int64_t piece) const {
+  const int64_t size = options_.block_size, window = options_.windows[group];
+  const int64_t shared = common / size, all = shared + texts * (ceil_div(length, size) - shared);
+  if (window == 0) return all;
+  const int64_t held = ceil_div(std::max<int64_t>(window - 2, 0), size) + 1;
+  return std::min(all, texts * (held + 1) + ceil_div(piece, size));
+}
+
+bool BlockCache::fork(const SequenceBlocks& from, int64_t length, SequenceBlocks& to,
+                      std::vector<PageCopy>& copies) {
+  MG_ASSERT(to.contents.empty());
+  const auto blocks = static_cast<size_t>(ceil_div(length, options_.block_size));
+  const bool partial = length % options_.block_size != 0;
+  for (size_t g = 0; partial && g < groups_.size(); ++g)
+    if (available(g) == 0) return false;
+  to.root = from.root;
+  to.contents = from.contents;
+  if (!to.contents.empty()) use(to.contents.back());
+  to.pages.assign(groups_.size(), {});
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t j = 0; j < blocks; ++j) {
+      int32_t page = from.pages[g][j];
+      if (partial && j + 1 == blocks) {
+        copies.push_back({.group = g, .from = page, .to = take(groups_[g])});
+        page = copies.back().to;
+      } else if (page >= 0) {
+        own(groups_[g], page);
+      }
+      to.pages[g].push_back(page);
+    }
   }
   return true;
 }

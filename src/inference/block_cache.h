@@ -27,6 +27,18 @@ struct SequenceBlocks {
   uint64_t root = 0;  // sequences with different roots share nothing
 };
 
+// Texts that begin with the same `common` tokens and may grow to `length` (BlockCache::fork()).
+struct ForkedTexts {
+  int64_t texts = 0, common = 0, length = 0;
+};
+
+// A page whose contents another page of its group is to have, too.
+struct PageCopy {
+  size_t group = 0;
+  int32_t from = 0, to = 0;
+  bool operator==(const PageCopy&) const = default;
+};
+
 // A page has one owner per sequence that reads it, and is free when the last owner releases it. A
 // full block can be found by its tokens and all tokens before it; its page keeps them after the
 // last owner has released it, until the page is needed for other tokens (the page released first is
@@ -50,14 +62,29 @@ class BlockCache {
   // blocks that no token from `length` on attends to are released.
   void keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t length);
   void release(SequenceBlocks& blocks);
+  // Makes `to` (empty) the pages of a second text that has the same first `length` tokens, which
+  // are in pages. It becomes an owner of those that are full; a page that is not gets a copy, which
+  // the caller must make before either is written. Returns false, and takes none, if too few pages
+  // are free.
+  bool fork(const SequenceBlocks& from, int64_t length, SequenceBlocks& to,
+            std::vector<PageCopy>& copies);
   // Makes all present contents unfindable.
   void forget();
 
-  // True if there are enough pages to read a text of `length` tokens in pieces now.
-  bool has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece) const;
+  // True if there are enough pages to read a text of `length` tokens in pieces now, and then to
+  // continue it by `forks`.
+  bool has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece,
+                const ForkedTexts& forks = {}) const;
+  // Maximum number of blocks of a group that a number of texts of `length` tokens, the first
+  // `common` of which are the same, hold at once if they are read in pieces of together `piece`
+  // tokens and share what fork() lets them share.
+  int64_t blocks_of_forks(size_t group, int64_t texts, int64_t common, int64_t length,
+                          int64_t piece) const;
   // Number of tokens of the longest cached prefix.
   int64_t shared_tokens(std::span<const int32_t> tokens, uint64_t root) const;
 
+  size_t groups() const { return groups_.size(); }
+  int64_t pages(size_t group) const { return std::ssize(groups_[group].pages); }
   int64_t pages() const;  // over all groups
   int64_t used() const;   // pages with an owner
   int64_t found() const;  // pages that can be found by content

@@ -87,21 +87,32 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                               .windows = {},
                               .pages = {},
                               .prefix_caching = options.prefix_caching},
+                   .encoded = {.block_size = options.block_size,
+                               .windows = {},
+                               .pages = {},
+                               .prefix_caching = false},
                    .state = {.layers = caches_of(stage),
                              .block_size = options.block_size,
                              .pages = {},
                              .absorbed = absorbs(caches_of(stage), runtime, options)},
                    .groups = {}};
   const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
-  for (const nn::CacheGroup& group : groups) shape.blocks.windows.push_back(group.window);
-  for (const nn::CacheGroup& own : nn::cache_groups(shape.state.layers)) {
-    const auto at = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(own); });
-    shape.groups.push_back(static_cast<size_t>(at - groups.begin()));
+  for (const nn::CacheGroup& group : groups)
+    (group.of_encoder ? shape.encoded : shape.blocks).windows.push_back(group.window);
+  const std::vector<nn::CacheGroup> own = nn::cache_groups(shape.state.layers);
+  for (const nn::CacheGroup& group : own) {
+    const auto at = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(group); });
+    shape.groups.push_back(group.of_encoder ? 0 : static_cast<size_t>(at - groups.begin()));
   }
   const auto with = [&](int64_t blocks) {
-    shape.blocks.pages = pages_of(groups, blocks, options);
+    const std::vector<int64_t> pages = pages_of(groups, blocks, options);
+    const auto of_decoder = pages.begin() + std::ssize(shape.blocks.windows);
+    shape.blocks.pages.assign(pages.begin(), of_decoder);
+    shape.encoded.pages.assign(of_decoder, pages.end());
     shape.state.pages.clear();
-    for (const size_t group : shape.groups) shape.state.pages.push_back(shape.blocks.pages[group]);
+    for (size_t g = 0; g < own.size(); ++g)
+      shape.state.pages.push_back(
+          (own[g].of_encoder ? shape.encoded : shape.blocks).pages[shape.groups[g]]);
     return shape.state.bytes(type);
   };
   const int64_t of_one = ceil_div(length, options.block_size);
@@ -119,8 +130,10 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   MG_CHECK(
       blocks >= of_one || groups.empty(),
       "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the cache of one sequence of "
-      "{} tokens needs {:.3f}; raise it, or lower --inference-max-seq-length",
-      static_cast<double>(budget) * 1e-9, length, largest[1] * 1e-9);
+      "{} tokens{} needs {:.3f}; raise it, or lower --inference-max-seq-length",
+      static_cast<double>(budget) * 1e-9, length,
+      shape.encoded.windows.empty() ? "" : ", and as many of the encoder's text,",
+      largest[1] * 1e-9);
   with(blocks);
   return shape;
 }

@@ -13,8 +13,11 @@ namespace megatron::inference {
 
 struct CacheShape {
   BlockCacheOptions blocks;      // by layer group of the whole model: the same on all ranks
+  BlockCacheOptions encoded;     // of an encoder's texts, in one group; without pages: none
   nn::SequenceStateShape state;  // for the layers of this rank
-  std::vector<size_t> groups;    // group in `blocks` of each group in `state`
+  // Group in `blocks` of each group in `state`; of that of cross attention, which is the last: 0,
+  // the group in `encoded`.
+  std::vector<size_t> groups;
 };
 
 // Collective over ranks.all: the number of pages is what every rank has memory for. Throws Error

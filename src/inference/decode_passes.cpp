@@ -50,13 +50,18 @@ DecodePasses::DecodePasses(const models::Stage& stage, Runtime& runtime, nn::Seq
 }
 
 DecodePasses::Shape DecodePasses::shape_of(const ForwardPassPlan& plan) const {
-  const int64_t size = state_.shape().block_size;
-  int64_t longest = 0;
-  for (const PassRow& row : plan.rows) longest = std::max(longest, row.begin + 1);
-  int64_t blocks = kMinBlocks;
-  while (blocks * size < longest) blocks *= 2;
+  int64_t longest = 0, encoded = 0;
+  for (const PassRow& row : plan.rows) {
+    longest = std::max(longest, row.begin + 1);
+    if (row.encoder != nullptr) encoded = std::max(encoded, row.encoder->length());
+  }
+  const auto width = [&](int64_t tokens) {
+    int64_t blocks = kMinBlocks;
+    while (blocks * state_.shape().block_size < tokens) blocks *= 2;
+    return std::min(blocks, widest_table(options_, state_));
+  };
   return {.rows = *std::ranges::lower_bound(row_counts_, std::ssize(plan.rows)),
-          .blocks = std::min(blocks, widest_table(options_, state_)),
+          .widths = {.blocks = width(longest), .encoded = encoded > 0 ? width(encoded) : 0},
           .context_class = stage_.model()->context_class(plan.context)};
 }
 
@@ -69,10 +74,9 @@ void DecodePasses::fill(const ForwardPassPlan& plan, const Shape& shape) {
     const PassRow& row = plan.rows[r];
     values[r] = row.tokens[0];
     values[rows + r] = static_cast<int32_t>(row.begin);
-    parts[r].begin = row.begin;
-    for (const size_t group : plan.groups) parts[r].tables.emplace_back((*row.pages)[group]);
+    parts[r] = part_of(row, plan, state_);
   }
-  const std::vector<int32_t> indices = state_.indices(parts, shape.blocks);
+  const std::vector<int32_t> indices = state_.indices(parts, shape.widths);
   values.insert(values.end(), indices.begin(), indices.end());
   Tensor filled = integers_.slice(0, 0, static_cast<int64_t>(values.size()));
   copy_from(filled, std::span<const int32_t>(values), runtime_.stream());
@@ -84,7 +88,7 @@ Tensor DecodePasses::compute(const Shape& shape, int64_t context) {
                   .tokens = integers_.slice(0, 0, rows),
                   .positions = integers_.slice(0, rows, rows)};
   batch.continuation = state_.over(integers_.slice(0, 2 * rows, integers_.size(0) - 2 * rows),
-                                   padding(rows), shape.blocks);
+                                   padding(rows), shape.widths);
   batch.context = context;
   Tape tape(runtime_, Tape::Mode::infer);
   const Bundle out = models::forward(stage_, tape, {}, batch, models::Phase::evaluate);

@@ -70,7 +70,8 @@ class DecodePasses {
 
  private:
   struct Shape {
-    int64_t rows = 0, blocks = 0;
+    int64_t rows = 0;
+    nn::TableWidths widths;
     int64_t context_class = 0;
     bool operator==(const Shape&) const = default;
   };

@@ -18,7 +18,7 @@ std::optional<Finish> finish_of(Sequence& s, int32_t id, const models::Model& mo
     if (s.matcher->must_end()) return Finish::complete;
   }
   const int64_t length = s.length() + 1;
-  if (length - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
+  if (length - s.given >= request.max_tokens) return Finish::length;
   if (length > model->context_length()) return Finish::positions;
   return {};
 }
@@ -39,7 +39,7 @@ int32_t draw_token(Sequence& s, std::span<const float> logits) {
     }
   }
   const TextSoFar text{.tokens = s.tokens,
-                       .prompt = request.prompt.size(),
+                       .prompt = static_cast<size_t>(s.given),
                        .end_tokens = request.end_tokens,
                        .allowed = allowed};
   return draw(logits, text, request.sampling, request.number);
@@ -71,7 +71,13 @@ void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows
     const size_t r = rows[static_cast<size_t>(row)];
     const Request& request = ready[r]->request;
     const std::span<const float> choices = logits.row(r).first(static_cast<size_t>(vocabulary));
+    const BeamGroup* const beams = ready[r]->of_request().beams.get();
     try {
+      if (beams != nullptr) {
+        checked_largest(choices);
+        labels[r] = most_likely(choices, beams->search.candidates());
+        return;
+      }
       const int32_t id = draw_token(*ready[r], choices);
       drawn[r].finish = finish_of(*ready[r], id, model);
       labels[r] = {id};
@@ -87,8 +93,9 @@ void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows
   const std::vector<std::vector<double>> losses = logits.losses(labels);
   for (const size_t r : rows) {
     if (labels[r].empty()) continue;
-    drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
-    for (size_t i = 1; i < labels[r].size(); ++i)
+    const bool of_beam = ready[r]->of_request().beams != nullptr;
+    if (!of_beam) drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
+    for (size_t i = of_beam ? 0 : 1; i < labels[r].size(); ++i)
       drawn[r].token.alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
   }
 }
@@ -100,8 +107,8 @@ std::vector<double> sampling_rules(std::span<Sequence* const> ready, int64_t voc
   for (const Sequence* s : ready) {
     const Request& request = s->request;
     const SamplingOptions& options = request.sampling;
-    const TextSoFar text{.tokens = s->tokens, .prompt = request.prompt.size()};
-    if (vocabulary > kernels::kMaxSampled || s->matcher || request.logprobs > 0 ||
+    const TextSoFar text{.tokens = s->tokens, .prompt = static_cast<size_t>(s->given)};
+    if (vocabulary > kernels::kMaxSampled || s->matcher || request.logprobs > 0 || request.beams ||
         changes_logits(text, options)) {
       rules.insert(rules.end(), {-1, 0, 1, 0, 0});
       continue;

@@ -31,7 +31,7 @@ std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
   adapters.append(adapter, std::ssize(tokens));
   Tape tape(runtime, Tape::Mode::infer);
   if (adapters.any()) tape.add_to_products(&adapters);
-  const Bundle in = receive_hidden(stage, runtime, std::ssize(tokens), stages);
+  const Bundle in = receive_hidden(stage, runtime, {.tokens = std::ssize(tokens)}, stages);
   const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
   send_hidden(stage, tape, out, stages);
   if (!stage.part().head) return {};

@@ -52,6 +52,18 @@ int64_t rank_of(int32_t token, std::span<const float> logits) {
   return before + 1;
 }
 
+// given: tokens that the text follows.
+BeamSearch search_of(const Request& request, int64_t given, const models::Model& model) {
+  // The last token may be drawn at the model's last position.
+  const int64_t positions = model->context_length() + 1 - given;
+  return {*request.beams,
+          {.end_tokens = request.end_tokens,
+           .min_tokens = request.sampling.min_tokens,
+           .max_tokens = std::min(request.max_tokens, positions),
+           .at_most = positions < request.max_tokens ? Finish::positions : Finish::length,
+           .alternatives = std::max<int64_t>(request.logprobs, 0)}};
+}
+
 // The rows of a step by passes: those that share one, and those of each other adapter.
 std::vector<std::vector<ScheduledRow>> rows_of_passes(const std::vector<ScheduledRow>& rows) {
   std::map<uint64_t, std::vector<ScheduledRow>> passes;
@@ -79,13 +91,15 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       shape_(cache_shape(stage, type_of(stage), runtime, options, ranks)),
       state_(make_state(shape_.state, type_of(stage), runtime, ranks, leader_.get())),
       cache_(shape_.blocks),
+      texts_(shape_.encoded.windows.empty() ? std::nullopt
+                                            : std::make_optional<EncoderTexts>(shape_.encoded)),
       scheduler_({.max_requests = is_encoder() ? std::max(options.max_requests, options.max_tokens)
                                                : options.max_requests,
                   .max_tokens = options.max_tokens,
                   .whole_texts = is_encoder(),
                   .context_class = [model = stage.model()](
                                        int64_t length) { return model->context_class(length); }},
-                 cache_) {
+                 cache_, texts_ ? &*texts_ : nullptr) {
   MG_ASSERT(!ranks.draws() || stage.part().head);
   MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
   if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr &&
@@ -118,21 +132,58 @@ RequestId Engine::submit(Request request) {
   stage_of(request.adapter.get());  // throws before the request is accepted
   request.check(stage_.model(), vocabulary_);
   const int64_t longest = request.longest(stage_.model());
-  MG_CHECK(longest <= max_length_,
+  MG_CHECK(request.longest_cached(stage_.model()) <= max_length_,
            "request {} may grow to {} tokens (a prompt of {} and --max-tokens {}), but the KV "
            "cache has room for {} per request; shorten the prompt or lower --max-tokens",
-           request.number, longest, request.prompt.size(), request.max_tokens, max_length_);
+           request.number, request.longest_cached(stage_.model()), request.prompt.size(),
+           request.max_tokens, max_length_);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = last_ + 1;
   sequence->due = {due_pass(request.priority), sequence->id};
   sequence->longest = longest;
-  sequence->tokens = request.prompt;
+  sequence->tokens = request.given(stage_.model()->facts());
+  sequence->given = sequence->length();
   sequence->scored = request.first_scored - 1;
   if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
+  if (request.beams) {
+    check_beams(request, sequence->length(), longest);
+    sequence->beams =
+        std::make_unique<BeamGroup>(search_of(request, sequence->length(), stage_.model()));
+  }
   sequence->request = std::move(request);
   if (leader_ != nullptr) leader_->add(sequence->request);
   scheduler_.add(std::move(sequence));
   return ++last_;
+}
+
+// Throws Error if the beams can never run together.
+void Engine::check_beams(const Request& request, int64_t given, int64_t longest) const {
+  const int64_t beams = request.width();
+  MG_CHECK(beams <= options_.max_requests,
+           "{} beams are asked for, but at most {} texts run at once; use fewer beams, or raise "
+           "--inference-dynamic-batching-max-requests",
+           beams, options_.max_requests);
+  for (size_t g = 0; g < cache_.groups(); ++g) {
+    const int64_t needed = cache_.blocks_of_forks(g, beams, given, longest, options_.max_tokens);
+    MG_CHECK(needed <= cache_.pages(g),
+             "{} beams of up to {} tokens need {} blocks of {} tokens in the KV cache, but it has "
+             "{}; use fewer beams or a lower --max-tokens, or raise "
+             "--inference-dynamic-batching-buffer-size-gb",
+             beams, longest, needed, cache_.block_size(), cache_.pages(g));
+  }
+}
+
+void Engine::copy_pages(std::span<const PageCopy> copies) {
+  for (size_t g = 0; g < shape_.groups.size(); ++g) {
+    if (state_.groups()[g].of_encoder) continue;  // beams share an encoder's text
+    std::vector<int32_t> from, to;
+    for (const PageCopy& copy : copies) {
+      if (copy.group != shape_.groups[g]) continue;
+      from.push_back(copy.from);
+      to.push_back(copy.to);
+    }
+    if (!from.empty()) state_.copy_pages(g, from, to);
+  }
 }
 
 // Pass numbers count from the engine's first pass; one level of priority is worth kPasses of
@@ -173,13 +224,14 @@ Statistics Engine::statistics() const {
 }
 
 CacheUse Engine::cache_use() const {
-  return {.blocks = cache_.pages(),
-          .used = cache_.used(),
+  return {.blocks = cache_.pages() + (texts_ ? texts_->pages() : 0),
+          .used = cache_.used() + (texts_ ? texts_->used() : 0),
           .found = cache_.found(),
           .bytes = shape_.state.bytes(type_of(stage_))};
 }
 
 int64_t Engine::cached_tokens(std::span<const int32_t> prompt, uint64_t adapter) const {
+  if (texts_) return 0;
   return cache_.shared_tokens(
       prompt, cache_root(stage_.model()->context_class(std::ssize(prompt)), adapter));
 }
@@ -190,7 +242,9 @@ Engine::Updates Engine::step() {
   try {
     if (leader_ != nullptr) leader_->step();
     Updates updates;
-    for (const Rows& rows : rows_of_passes(scheduler_.next())) {
+    const Rows all = scheduler_.next();
+    copy_pages(scheduler_.take_copies());
+    for (const Rows& rows : rows_of_passes(all)) {
       Updates more = run_pass(rows, begin);
       updates.insert(updates.end(), std::make_move_iterator(more.begin()),
                      std::make_move_iterator(more.end()));
@@ -206,6 +260,10 @@ Engine::Updates Engine::step() {
 
 std::vector<float> Engine::embedding(std::span<const int32_t> tokens, const Adapter* adapter,
                                      EmbeddingForm form) {
+  MG_CHECK(!texts_,
+           "the model is an encoder-decoder ({}), which gives no embeddings of texts; use an "
+           "encoder or a decoder",
+           stage_.model()->family());
   MG_ASSERT(!is_encoder());
   std::vector<double> sum;
   const models::Stage& stage = stage_of(adapter);  // throws before the other ranks begin
@@ -235,9 +293,14 @@ ForwardPassPlan Engine::plan(const Rows& rows) const {
     row.adapter = s->request.adapter.get();
     row.expert_choices = s->request.expert_choices;
     row.token_types = s->request.token_types;
+    row.encoder = s->encoder.get();
     plan.rows.push_back(row);
-    plan.context = std::max(plan.context, s->length());
+    plan.context = std::max(plan.context, s->context());
+    if (row.encoder != nullptr && !row.encoder->read &&
+        std::ranges::find(plan.texts, row.encoder) == plan.texts.end())
+      plan.texts.push_back(row.encoder);
   }
+  std::ranges::stable_sort(plan.texts, {}, &EncoderText::length);
   return plan;
 }
 
@@ -324,8 +387,10 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   Drawing drawing;
   Updates updates(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    updates[r].id = rows[r].sequence->id;
-    if (rows[r].count < rows[r].sequence->unread()) continue;
+    const Sequence& s = *rows[r].sequence;
+    updates[r].id = s.id;
+    if (rows[r].count < s.unread()) continue;
+    if (s.beams != nullptr && s.beams->search.begun()) continue;  // beams continue from its prompt
     drawing.rows.push_back(r);
     drawing.sequences.push_back(rows[r].sequence);
   }
@@ -341,10 +406,11 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   results.drawn.resize(drawing.rows.size());
   results.scores.resize(drawing.rows.size());
   const double pass_end = now_seconds();
-  bool decodes = true;
+  bool decodes = plan.texts.empty();
+  statistics_.prompt_tokens += plan.encoder_tokens();
   for (const auto& [s, count] : rows) {
-    if (s->read < std::ssize(s->request.prompt)) statistics_.prompt_tokens += count;
-    decodes = decodes && count == 1 && s->length() > std::ssize(s->request.prompt);
+    if (s->read < s->given && !texts_) statistics_.prompt_tokens += count;
+    decodes = decodes && count == 1 && s->length() > s->given;
   }
   scheduler_.advance(rows);
   int64_t tokens = 0;
@@ -380,7 +446,8 @@ bool Engine::Drawing::scores() const {
 // True if the pass is run by decode_passes_.
 bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
-         !plan.has_labels() && std::ranges::all_of(plan.rows, [](const PassRow& row) {
+         !plan.has_labels() && plan.texts.empty() &&
+         std::ranges::all_of(plan.rows, [](const PassRow& row) {
            return row.count == 1 && row.adapter == nullptr && !row.expert_choices;
          });
 }
@@ -437,6 +504,41 @@ std::vector<DrawnToken> Engine::draw(const Drawing& drawing, const DeviceDraws& 
   return drawn;
 }
 
+// The search makes a step once all beams have been read. A finished sequence is gone afterwards,
+// with its beams.
+void Engine::append_to_beam(Sequence& beam, DrawnToken drawn, RequestUpdate& update) {
+  Sequence& s = beam.of_request();
+  BeamGroup& group = *s.beams;
+  group.next[beam.beam] = std::move(drawn.token.alternatives);
+  if (!drawn.error.empty()) group.error = std::move(drawn.error);
+  if (--group.missing > 0) return;
+  if (!group.error.empty()) {
+    update.finish = Finish::failed;
+    update.error = group.error;
+    scheduler_.remove(s.id);
+    return;
+  }
+  group.search.step(group.next);
+  group.searched = true;
+  if (!group.search.done()) {
+    update.tokens = group.search.common(group.given);
+    group.given += std::ssize(update.tokens);
+    return;
+  }
+  update.beams = group.search.results();
+  if (update.beams.empty()) {
+    update.finish = Finish::failed;
+    update.error = "the model gives every next token probability 0";
+  } else {
+    const BeamResult& best = update.beams[0];
+    update.tokens.assign(best.tokens.begin() + group.given, best.tokens.end());
+    update.finish = best.finish;
+    for (size_t i = 1; i < update.beams.size(); ++i)  // the caller counts those of the best text
+      statistics_.generated_tokens += std::ssize(update.beams[i].tokens);
+  }
+  scheduler_.remove(s.id);
+}
+
 // A finished sequence is gone afterwards.
 void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   const Request& request = s.request;
@@ -445,6 +547,8 @@ void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
         std::ranges::all_of(update.scores, [](float v) { return std::isfinite(v); });
     if (!finite) update.error = "the scores of this text are NaN or infinite";
     update.finish = update.error.empty() ? Finish::scored : Finish::failed;
+  } else if (request.beams) {
+    return append_to_beam(s, std::move(drawn), update);
   } else if (request.max_tokens == 0) {
     update.finish = Finish::length;
   } else if (!drawn.error.empty()) {

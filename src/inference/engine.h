@@ -42,6 +42,9 @@ struct RequestUpdate {
   // where a layer has fewer. The last token of the text is never read. Cached prefixes of such
   // requests are read again.
   std::vector<int32_t> expert_choices;
+  // With Request::beams, and `finish`: the best texts, best first. `tokens` and `finish` are those
+  // of the best one; tokens come earlier if all texts that can still be returned begin with them.
+  std::vector<BeamResult> beams;
   std::optional<Finish> finish;  // never Finish::stop
   std::string error;             // with Finish::failed: the reason
   bool by_grammar = false;       // with Finish::failed: the grammar is too ambiguous for the text
@@ -67,6 +70,10 @@ class EngineRefused : public Error {
 // request's results depend only on the model and the request, bit for bit: not on its id, on other
 // requests, on the cache, or on how its prompt was split. All calls are made by one thread at a
 // time. Stage and runtime are borrowed.
+//
+// An encoder-decoder's prompts are texts of its encoder: each is read whole, in a pass of the
+// others' next tokens, and the keys and values that the decoder's layers compute from it are in
+// pages, too, which requests with equal prompts share while they run.
 //
 // An encoder's engine has no cache, and each pass reads whole texts: it gives scores, embeddings
 // and predictions of masked tokens, each request within one step. Other texts in a pass may change
@@ -117,7 +124,8 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   Statistics statistics() const;
   CacheUse cache_use() const;
-  // Number of tokens of a prompt's longest cached prefix. adapter: its number (Adapter::number()).
+  // Number of tokens of a prompt's longest cached prefix; 0 for an encoder-decoder. adapter: its
+  // number (Adapter::number()).
   int64_t cached_tokens(std::span<const int32_t> prompt, uint64_t adapter = 0) const;
 
  private:
@@ -160,6 +168,9 @@ class Engine {
   std::vector<DrawnToken> draw(const Drawing& drawing, const DeviceDraws& on_device,
                                Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
+  void append_to_beam(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
+  void check_beams(const Request& request, int64_t given, int64_t longest) const;
+  void copy_pages(std::span<const PageCopy> copies);
   int64_t due_pass(int64_t priority) const;
   const models::Stage& stage_of(const Adapter* adapter);
 
@@ -179,6 +190,7 @@ class Engine {
   };
   std::map<uint64_t, AdaptedStage> adapted_stages_;  // by the adapter's number
   BlockCache cache_;
+  std::optional<EncoderTexts> texts_;  // of an encoder-decoder
   Scheduler scheduler_;
   RequestId last_ = 0;
   Statistics statistics_;

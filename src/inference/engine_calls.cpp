@@ -15,9 +15,10 @@ template <class Bytes, class R>
 void visit(Bytes& bytes, R& request, uint64_t& adapter_number) {
   auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
          prompt_alternatives, grammar, token_bytes, scores, embedding, masked, token_types, adapter,
-         expert_choices, priority] = request;
-  bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, scores,
-               embedding, masked, token_types, expert_choices, priority, adapter_number);
+         expert_choices, priority, beams] = request;
+  bytes.fields(number, prompt, max_tokens, end_tokens, logprobs, first_scored, prompt_alternatives,
+               scores, embedding, masked, token_types, expert_choices, priority, beams,
+               sampling.min_tokens, adapter_number);
 }
 
 enum class CallKind : uint8_t { submit, cancel, weights_changed };

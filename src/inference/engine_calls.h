@@ -31,8 +31,8 @@ struct EngineMessage {
 };
 
 // Collective over ranks.all: broadcasts the leading rank's message. Of a request only what the
-// schedule depends on is sent, and the number of its adapter: sampling and grammars are handled by
-// the leading rank alone. While ranks wait for a message, their GPUs are idle.
+// schedule and beam search depend on is sent, and the number of its adapter: sampling and grammars
+// are handled by the leading rank alone. While ranks wait for a message, their GPUs are idle.
 void send(const EngineMessage& message, const EngineRanks& ranks);
 EngineMessage receive(const EngineRanks& ranks);
 // Collective: returns when all ranks have called it.

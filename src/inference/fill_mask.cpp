@@ -9,9 +9,14 @@ namespace megatron::inference {
 void require_masked_model(const models::Model& model, std::string_view purpose) {
   const models::ModelFacts& facts = model->facts();
   MG_CHECK(facts.two_sided,
-           "the model is a decoder ({}), which predicts next tokens and no masked ones, and {} "
+           "the model is {} ({}), which predicts next tokens and no masked ones, and {} "
            "needs an encoder with a masked language model's head (BERT and the like); megatron "
            "generate continues texts",
+           facts.encoder_layers > 0 ? "an encoder-decoder" : "a decoder", facts.family, purpose);
+  MG_CHECK(!facts.headless,
+           "the model ({}) has no head, as its class in config.json says, and {} needs one with a "
+           "masked language model's head; megatron serve gives its embeddings (POST "
+           "/v1/embeddings)",
            facts.family, purpose);
   MG_CHECK(facts.predicts_masked,
            "the model ({}) has a head of {} scores, and {} needs one with a masked language "

@@ -32,10 +32,12 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
   for (const Request& request : requests) {
     request.check(model, of_engine.drawn_vocabulary(model));
     if (options.max_length == 0)
-      of_engine.max_length = std::max(of_engine.max_length, request.longest(model));
+      of_engine.max_length = std::max(of_engine.max_length, request.longest_cached(model));
   }
   if (requests.empty()) return {};
-  of_engine.max_requests = std::min(options.max_requests, static_cast<int64_t>(requests.size()));
+  int64_t width = 0;
+  for (const Request& request : requests) width += request.width();
+  of_engine.max_requests = std::min(options.max_requests, width);
   Engine engine(stage, runtime, of_engine, ranks);
   std::vector<Generation> results(requests.size());
   for (const Request& request : requests) engine.submit(request);
@@ -46,6 +48,7 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const bool stopped = take(update, request, result, on_token);
       if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
+      if (!update.beams.empty()) result.beams = std::move(update.beams);
       if (update.finish == Finish::scored) {
         result.scores = std::move(update.scores);
         result.embedding = std::move(update.embedding);

@@ -12,13 +12,14 @@
 namespace megatron::inference {
 
 struct Generation {
-  std::vector<GeneratedToken> tokens;
+  std::vector<GeneratedToken> tokens;  // with beams, of the best text
   // For prompt tokens 1.. if logprobs >= 0, or an encoder's masked tokens.
   std::vector<double> prompt_log_probabilities;
   std::vector<PromptAlternatives> prompt_alternatives;  // of the same tokens, if requested
   std::vector<float> scores, embedding;                 // as in RequestUpdate
   // As in RequestUpdate, for all tokens but the last, if they are requested.
   std::vector<int32_t> expert_choices;
+  std::vector<BeamResult> beams;  // as in RequestUpdate
   Finish finish = Finish::length;
 };
 

@@ -77,14 +77,33 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const Forward
   return batch;
 }
 
+// The texts that the encoder of an encoder-decoder reads, of which equally long ones are adjacent.
+nn::Batch encoder_batch(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan) {
+  if (plan.texts.empty()) return {};
+  std::vector<int32_t> ids, positions;
+  nn::Batch batch;
+  for (const EncoderText* text : plan.texts) {
+    if (batch.texts.empty() || batch.texts.back().length != text->length())
+      batch.texts.push_back({.first = std::ssize(ids), .texts = 0, .length = text->length()});
+    ++batch.texts.back().texts;
+    ids.insert(ids.end(), text->tokens.begin(), text->tokens.end());
+    for (int64_t t = 0; t < text->length(); ++t)
+      positions.push_back(static_cast<int32_t>(stage.model()->facts().position_offset + t));
+  }
+  batch.layout = {.sequences = 1, .length = std::ssize(ids)};
+  batch.tokens = integers(runtime, ids, "pass.encoder_tokens");
+  batch.positions = integers(runtime, positions, "pass.encoder_positions");
+  batch.context = batch.texts.back().length;
+  return batch;
+}
+
 nn::Continuation continuation_of(nn::SequenceState& state, const ForwardPassPlan& plan) {
   std::vector<nn::SequencePart> parts;
-  for (const PassRow& row : plan.rows) {
-    nn::SequencePart& part =
-        parts.emplace_back(nn::SequencePart{.begin = row.begin, .count = row.count, .tables = {}});
-    for (const size_t group : plan.groups) part.tables.emplace_back((*row.pages)[group]);
-  }
-  return state.next(parts);
+  for (const PassRow& row : plan.rows) parts.push_back(part_of(row, plan, state));
+  std::vector<nn::EncoderPart> texts;
+  for (const EncoderText* text : plan.texts)
+    texts.push_back({.count = text->length(), .pages = text->blocks.pages.at(0)});
+  return state.next(parts, texts);
 }
 
 // Columns of expert_choices() by layer of the model; undefined for layers without experts.
@@ -101,6 +120,23 @@ std::vector<Tensor> columns_by_layer(const Tensor& all, const models::ExpertFact
 
 }  // namespace
 
+nn::SequencePart part_of(const PassRow& row, const ForwardPassPlan& plan,
+                         const nn::SequenceState& state) {
+  nn::SequencePart part{.begin = row.begin, .count = row.count, .tables = {}};
+  if (row.encoder != nullptr) part.encoded = row.encoder->length();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const bool encoded = state.groups()[g].of_encoder;
+    part.tables.emplace_back((encoded ? row.encoder->blocks.pages : *row.pages)[plan.groups[g]]);
+  }
+  return part;
+}
+
+int64_t ForwardPassPlan::encoder_tokens() const {
+  int64_t sum = 0;
+  for (const EncoderText* text : texts) sum += text->length();
+  return sum;
+}
+
 int64_t ForwardPassPlan::tokens() const {
   int64_t sum = 0;
   for (const PassRow& row : rows) sum += row.count;
@@ -115,10 +151,11 @@ bool ForwardPassPlan::wants_experts() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return row.expert_choices; });
 }
 
-RowAdapters ForwardPassPlan::adapters() const {
-  RowAdapters adapters;
-  for (const PassRow& row : rows) adapters.append(row.adapter, row.count);
-  return adapters;
+PassAdapters ForwardPassPlan::adapters(const models::Model& model) const {
+  RowAdapters of_decoder, of_encoder;
+  for (const PassRow& row : rows) of_decoder.append(row.adapter, row.count);
+  for (const EncoderText* text : texts) of_encoder.append(text->adapter.get(), text->length());
+  return {std::move(of_decoder), std::move(of_encoder), model->facts().encoder_layers};
 }
 
 Logits::Logits(Tensor logits, Runtime& runtime)
@@ -200,13 +237,16 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
     : stage_(stage),
       runtime_(runtime),
       plan_(plan),
-      adapters_(plan.adapters()),
+      adapters_(plan.adapters(stage.model())),
       tape_(runtime, Tape::Mode::infer),
+      encoder_(encoder_batch(stage, runtime, plan)),
       batch_(make_batch(stage, runtime, plan)) {
   if (adapters_.any()) tape_.add_to_products(&adapters_);
   if (!plan.whole_texts) batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
-  const Bundle in = receive_hidden(stage_, runtime_, plan_.tokens(), stages);
+  if (!plan.texts.empty()) batch_.encoder = &encoder_;
+  const Bundle in = receive_hidden(
+      stage_, runtime_, {.tokens = plan_.tokens(), .of_encoder = plan_.encoder_tokens()}, stages);
   if (plan.wants_experts()) {
     const models::ModelFacts facts = stage.model()->facts();
     const models::ExpertFacts& experts = facts.experts.value();
@@ -215,7 +255,8 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
     batch_.continuation.expert_choices = columns_by_layer(expert_choices_, experts);
   }
   out_ = models::forward(stage_, tape_, in, batch_, models::Phase::evaluate);
-  MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens must not be divided
+  MG_ASSERT(!stage_.part().head ||
+            out_["hidden"].value.size(0) == plan.tokens());  // tokens must not be divided
   send_hidden(stage_, tape_, out_, stages);
   if (expert_choices_.defined()) send_expert_choices(stage_, tape_, expert_choices_, stages);
 }
@@ -247,8 +288,8 @@ Logits ForwardPass::last_logits(std::span<const size_t> rows) {
 Logits ForwardPass::logits_after(std::span<const int32_t> tokens) {
   const Tensor at = integers(runtime_, {tokens.begin(), tokens.end()}, "pass.logit_tokens");
   Bundle last;
-  for (const auto& [name, var] : out_.all()) {
-    const Tensor& all = var.value;
+  for (const char* name : {"hidden", "residual"}) {
+    const Tensor all = out_.contains(name) ? out_[name].value : Tensor();
     if (!all.defined()) {
       last.set(name, Var());
       continue;

@@ -7,6 +7,8 @@
 
 #include "inference/adapter.h"
 #include "inference/device_draws.h"
+#include "inference/encoder_texts.h"
+#include "inference/pass_adapters.h"
 #include "models/stage.h"
 #include "nn/sequence_state.h"
 
@@ -22,7 +24,8 @@ struct PassRow {
   std::span<const int32_t> token_types;  // [count], for an encoder; may be empty
   bool expert_choices = false;           // whether the experts of its tokens are wanted
   const std::vector<std::vector<int32_t>>* pages =
-      nullptr;  // by group of the model's layers (nn/sequence_state.h)
+      nullptr;                           // by group of the model's layers (nn/sequence_state.h)
+  const EncoderText* encoder = nullptr;  // of an encoder-decoder: what the encoder reads
 };
 
 // Rows are concatenated without padding.
@@ -30,13 +33,20 @@ struct ForwardPassPlan {
   std::vector<PassRow> rows;
   std::span<const size_t> groups;  // the model's group behind each group of the state
   bool whole_texts = false;        // of an encoder: rows are texts, which the state does not hold
+  // Texts of the rows that an encoder-decoder's encoder reads in this pass, shortest first.
+  std::vector<const EncoderText*> texts = {};
   int64_t context = 0;  // tokens of the longest text among the rows; all have one context_class
 
   int64_t tokens() const;
+  int64_t encoder_tokens() const;
   bool has_labels() const;
   bool wants_experts() const;
-  RowAdapters adapters() const;
+  PassAdapters adapters(const models::Model& model) const;
 };
+
+// The row as a part of a state's next pass.
+nn::SequencePart part_of(const PassRow& row, const ForwardPassPlan& plan,
+                         const nn::SequenceState& state);
 
 // Logits [rows, V] from which the loss is computed, in f32 (f64); zeros on meta. They stay on the
 // device.
@@ -62,6 +72,8 @@ class Logits {
       read_;  // used if the logits are not f32 on the host; empty: not read yet
 };
 
+// The encoder of an encoder-decoder reads its texts each by itself, so that a text's keys and
+// values have the same bits in any pass.
 class ForwardPass {
  public:
   // Runs the layers. Collective over the pipeline `stages`; null: one stage. All arguments are
@@ -90,9 +102,9 @@ class ForwardPass {
   const models::Stage& stage_;
   Runtime& runtime_;
   const ForwardPassPlan& plan_;
-  const RowAdapters adapters_;
+  const PassAdapters adapters_;
   Tape tape_;
-  nn::Batch batch_;
+  nn::Batch encoder_, batch_;
   Tensor
       expert_choices_;  // i32 [T, layers with experts x most per token], of this and former stages
   Bundle out_;

@@ -1,6 +1,7 @@
 #include "inference/request.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -38,13 +39,16 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
            "request {} asks for log-probabilities from token {} on, but its prompt has {} tokens: "
            "give a token from 1 to {}",
            number, first_scored, length, length);
+  if (model->facts().encoder_layers > 0) check_of_encoder_decoder(model, name);
   if (model->facts().two_sided) check_of_encoder(model);
   else
-    MG_CHECK(masked.empty() && !embedding && token_types.empty(),
-             "request {} asks for masked tokens or for token types, but the model is a decoder "
-             "({}), which predicts the next token; use an encoder with a masked language model's "
-             "head (BERT and the like)",
-             number, model->family());
+    MG_CHECK(
+        masked.empty() && !embedding && token_types.empty(),
+        "request {} asks for masked tokens or for token types, but the model is {} ({}), which "
+        "predicts the next token; use an encoder with a masked language model's head (BERT "
+        "and the like)",
+        number, model->facts().encoder_layers > 0 ? "an encoder-decoder" : "a decoder",
+        model->family());
   MG_CHECK(embedding || scores == (model->score_labels() > 0),
            "request {} asks for {}, but the model has {}", number, scores ? "scores" : "a text",
            scores ? "a language-model head; models with a score head (ForSequenceClassification in "
@@ -65,6 +69,46 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
              "{} names token {}, but the ids to choose from are [0, {})", name("logit_bias"), id,
              vocabulary);
   }
+  if (!beams) return;
+  check_beams(name);
+  MG_CHECK(beams->beams <= vocabulary, "{} is {}, but there are only {} tokens to choose from",
+           name("num_beams"), beams->beams, vocabulary);
+  constexpr double kExponent = 600;  // e^600 is a finite number, as are its inverse and their sums
+  const int64_t tokens = std::max<int64_t>(2, std::min(max_tokens, model->context_length()));
+  const double most = kExponent / std::log(static_cast<double>(tokens));
+  MG_CHECK(std::abs(beams->length_penalty) <= most,
+           "{} is {}, but scores of texts of up to {} tokens are out of range with it; it must lie "
+           "in [{:.1f}, {:.1f}]",
+           name("length_penalty"), beams->length_penalty, tokens, -most, most);
+}
+
+void Request::check_beams(OptionName name) const {
+  MG_CHECK(beams->beams >= 1 && beams->beams <= BeamOptions::kMostBeams,
+           "{} is {}; it must be from 1 to {}", name("num_beams"), beams->beams,
+           BeamOptions::kMostBeams);
+  MG_CHECK(beams->returned >= 1 && beams->returned <= beams->beams,
+           "{} is {}; it must be from 1 to {}, the number of beams", name("num_return_sequences"),
+           beams->returned, beams->beams);
+  MG_CHECK(std::isfinite(beams->length_penalty) && std::abs(beams->length_penalty) <= 100,
+           "{} is {}; it must lie in [-100, 100]", name("length_penalty"), beams->length_penalty);
+  MG_CHECK(max_tokens > 0, "{} is 0, but beam search needs at least one token", name("max_tokens"));
+  const auto exclude = [&](bool given, std::string_view option) {
+    MG_CHECK(!given,
+             "{} and {} exclude each other: beam search finds the most likely texts, and samples "
+             "none; drop one of them",
+             name("num_beams"), name(option));
+  };
+  exclude(sampling.temperature != 0 && sampling.temperature != 1, "temperature");
+  exclude(sampling.top_k != 0, "top_k");
+  exclude(sampling.top_p != 1, "top_p");
+  exclude(sampling.min_p != 0, "min_p");
+  exclude(sampling.repetition_penalty != 1, "repetition_penalty");
+  exclude(sampling.presence_penalty != 0, "presence_penalty");
+  exclude(sampling.frequency_penalty != 0, "frequency_penalty");
+  exclude(!sampling.logit_bias.empty(), "logit_bias");
+  exclude(expert_choices, "return_routed_experts");
+  MG_CHECK(grammar == nullptr,
+           "request {} has both a grammar and beams; beam search does not follow grammars", number);
 }
 
 void Request::check_of_encoder(const models::Model& model) const {
@@ -92,9 +136,42 @@ void Request::check_of_encoder(const models::Model& model) const {
              std::max<int64_t>(facts.token_types, 1));
 }
 
+void Request::check_of_encoder_decoder(const models::Model& model, OptionName name) const {
+  MG_CHECK(
+      model->facts().start_token >= 0,
+      "the model ({}) does not say which token its texts begin with, so none can be generated; "
+      "add decoder_start_token_id to its config.json",
+      model->family());
+  MG_CHECK(model->context_class(model->context_length()) == 0,
+           "the rotary angles of this encoder-decoder ({}) change with the length of a text, which "
+           "differs between encoder and decoder; lower --inference-max-seq-length, which is {}",
+           model->family(), model->context_length());
+  MG_CHECK(max_tokens > 0,
+           "{} is 0, but an encoder-decoder ({}) gives nothing but a text; raise it",
+           name("max_tokens"), model->family());
+  MG_CHECK(first_scored == 1 && prompt_alternatives < 0,
+           "request {} asks for log-probabilities of its prompt, which the encoder of {} reads and "
+           "does not predict; ask for those of the text alone",
+           number, model->family());
+  MG_CHECK(!expert_choices,
+           "{} asks for the experts of each token of a prompt and its text, and an encoder-decoder "
+           "({}) reads them apart; leave it out",
+           name("return_routed_experts"), model->family());
+}
+
+std::vector<int32_t> Request::given(const models::ModelFacts& model) const {
+  if (model.encoder_layers == 0) return prompt;
+  return {static_cast<int32_t>(model.start_token)};
+}
+
 int64_t Request::longest(const models::Model& model) const {
-  const auto length = static_cast<int64_t>(prompt.size());
+  const int64_t length =
+      model->facts().encoder_layers > 0 ? 1 : static_cast<int64_t>(prompt.size());
   return length + std::min(max_tokens, model->context_length() - length);
+}
+
+int64_t Request::longest_cached(const models::Model& model) const {
+  return std::max(longest(model), static_cast<int64_t>(prompt.size()));
 }
 
 Statistics& Statistics::operator+=(const Statistics& more) {

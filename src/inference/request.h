@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "inference/adapter.h"
+#include "inference/beam_options.h"
 #include "inference/constraint/grammar.h"
 #include "inference/constraint/token_bytes.h"
 #include "inference/sampling.h"
@@ -31,8 +32,10 @@ struct MaskedToken {
 };
 
 struct Request {
-  uint64_t number = 0;          // selects its random numbers
-  std::vector<int32_t> prompt;  // not empty, at most as long as the model's positions
+  uint64_t number = 0;  // selects its random numbers
+  // Not empty, at most as long as the model's positions. An encoder-decoder reads it with its
+  // encoder, and its text follows the start token alone (ModelFacts::start_token).
+  std::vector<int32_t> prompt;
   int64_t max_tokens = 128;
   SamplingOptions sampling;
   std::vector<int32_t> end_tokens;  // generation stops after any of them
@@ -64,16 +67,29 @@ struct Request {
   // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
   // them.
   int64_t priority = 0;
+  // Beam search instead of sampling, whose options then keep their defaults, except min_tokens (and
+  // temperature 0 means the same as 1).
+  std::optional<BeamOptions> beams = {};
 
   // vocabulary: only ids below it are sampled. name: spelling of options in messages. Throws Error
   // if the model cannot take the request.
   void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
+  // The part of check() that concerns `beams`, without a model.
+  void check_beams(OptionName name = as_flag) const;
   uint64_t adapter_number() const { return adapter == nullptr ? 0 : adapter->number(); }
-  // Maximum number of tokens of prompt and text that the model's positions allow.
+  // Maximum number of tokens of prompt and text that the model's positions allow; of an
+  // encoder-decoder, of the start token and text.
   int64_t longest(const models::Model& model) const;
+  // Maximum number of tokens of a text in the cache: also of that of an encoder.
+  int64_t longest_cached(const models::Model& model) const;
+  // Tokens that the text follows.
+  std::vector<int32_t> given(const models::ModelFacts& model) const;
+  // Maximum number of texts that are continued at a time.
+  int64_t width() const { return beams ? beams->beams : 1; }
 
  private:
   void check_of_encoder(const models::Model& model) const;
+  void check_of_encoder_decoder(const models::Model& model, OptionName name) const;
 };
 
 // A token and its log-probability under the model itself, in nats: temperature 1, no cuts, all of

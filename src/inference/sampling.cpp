@@ -43,23 +43,6 @@ int32_t first_with(std::span<const T> scores, T score) {
   return static_cast<int32_t>(std::ranges::find(scores, score) - scores.begin());
 }
 
-float checked_largest(std::span<const float> logits) {
-  const float largest = largest_of(logits);
-  if (std::isnan(largest)) {
-    const auto is_nan = [](float logit) { return std::isnan(logit); };
-    fail(
-        "the model's logit of token {} is not a number; its weights hold NaN or infinity, or it "
-        "overflows (try without --bf16)",
-        std::ranges::find_if(logits, is_nan) - logits.begin());
-  }
-  MG_CHECK(
-      std::isfinite(largest),
-      "the model's largest logit is {}; its weights hold NaN or infinity, or it overflows (try "
-      "without --bf16)",
-      largest);
-  return largest;
-}
-
 // The ids with the `count` largest scores first, in no order but that the last of them is the least
 // likely; 0 < count.
 template <class T>
@@ -240,6 +223,23 @@ std::vector<Candidate> candidates_of(std::span<const float> logits, const TextSo
 }
 
 }  // namespace
+
+float checked_largest(std::span<const float> logits) {
+  const float largest = largest_of(logits);
+  if (std::isnan(largest)) {
+    const auto is_nan = [](float logit) { return std::isnan(logit); };
+    fail(
+        "the model's logit of token {} is not a number; its weights hold NaN or infinity, or it "
+        "overflows (try without --bf16)",
+        std::ranges::find_if(logits, is_nan) - logits.begin());
+  }
+  MG_CHECK(
+      std::isfinite(largest),
+      "the model's largest logit is {}; its weights hold NaN or infinity, or it overflows (try "
+      "without --bf16)",
+      largest);
+  return largest;
+}
 
 std::string as_flag(std::string_view option) {
   std::string flag = "--" + std::string(option);

@@ -66,6 +66,9 @@ class NothingAllowed : public Error {
 int32_t draw(std::span<const float> logits, const TextSoFar& text, const SamplingOptions& options,
              uint64_t request);
 
+// Returns the largest logit. Throws Error if a logit is NaN or the largest one is not finite.
+float checked_largest(std::span<const float> logits);
+
 // Returns the random number that draw() uses, in [0, 1).
 double uniform_of(const SamplingOptions& options, uint64_t request, size_t position);
 // True if draw() modifies logits before it samples.

@@ -8,13 +8,12 @@ constexpr const char* kChoices = "expert choices of stages";
 
 }  // namespace
 
-Bundle receive_hidden(const models::Stage& stage, Runtime& runtime, int64_t tokens,
-                      comm::Group* stages) {
+Bundle receive_hidden(const models::Stage& stage, Runtime& runtime,
+                      const models::BoundaryRows& rows, comm::Group* stages) {
   if (stage.part().embedding) return {};
   const DType type = stage.parameters()[0]->parameter.value.dtype();
   const parallel::Payload payload = models::make_payload(
-      models::boundary_forms(stage, models::Edge::entry, {.tokens = tokens}, type), runtime,
-      "pass.received");
+      models::boundary_forms(stage, models::Edge::entry, rows, type), runtime, "pass.received");
   for (const Tensor& tensor : payload)
     stages->recv(tensor, stages->rank() - 1, runtime.stream(), kCallName).wait(runtime.stream());
   return models::entering(stage, payload);

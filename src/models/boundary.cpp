@@ -11,6 +11,7 @@ std::vector<TensorForm> boundary_forms(const Stage& stage, Edge edge, const Boun
                                        DType type) {
   std::vector<TensorForm> forms;
   for (const BoundaryTensor& t : stage.boundary(edge)) {
+    if (t.of_encoder && rows.of_encoder == 0) continue;
     const int64_t tokens = t.of_encoder ? rows.of_encoder : rows.tokens,
                   width = t.width == 0 ? stage.model()->hidden_size() : t.width;
     forms.push_back({.shape = {t.rows == 0 ? tokens : t.rows, width},
@@ -30,9 +31,12 @@ parallel::Payload make_payload(std::span<const TensorForm> forms, Runtime& runti
 
 Bundle entering(const Stage& stage, std::span<const Var> vars) {
   const std::span<const BoundaryTensor> boundary = stage.boundary(Edge::entry);
-  MG_ASSERT(vars.size() == boundary.size());
+  const bool all = vars.size() == boundary.size();
   Bundle in;
-  for (size_t i = 0; i < vars.size(); ++i) in.set(boundary[i].name, vars[i]);
+  size_t i = 0;
+  for (const BoundaryTensor& t : boundary)
+    if (all || !t.of_encoder) in.set(t.name, vars[i++]);
+  MG_ASSERT(i == vars.size());
   return in;
 }
 
@@ -42,8 +46,10 @@ Bundle entering(const Stage& stage, const parallel::Payload& payload) {
 
 std::vector<Var> leaving(const Stage& stage, Tape& tape, const Bundle& out) {
   std::vector<Var> vars;
-  for (const BoundaryTensor& t : stage.boundary(Edge::exit))
+  for (const BoundaryTensor& t : stage.boundary(Edge::exit)) {
+    if (t.of_encoder && !out.contains(t.name)) continue;
     vars.push_back(t.name == kHidden ? flowing(tape, out) : out[t.name]);
+  }
   return vars;
 }
 

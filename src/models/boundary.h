@@ -20,10 +20,10 @@ enum class Edge { entry, exit };
 // outside the matrix products, those of the batch or of its encoder's texts; or of a table.
 struct BoundaryTensor {
   std::string_view name;
-  bool of_encoder = false;
-  int64_t rows = 0;   // of a table; 0: tokens
-  int64_t width = 0;  // 0: the model's hidden size
-  bool wide = false;  // f32 (f64) in place of the model's type
+  bool of_encoder = false;  // read by the encoder's layers only; or the encoder's output
+  int64_t rows = 0;         // of a table; 0: tokens
+  int64_t width = 0;        // 0: the model's hidden size
+  bool wide = false;        // f32 (f64) in place of the model's type
 };
 
 // Numbers of such tokens in a micro-batch.
@@ -31,7 +31,8 @@ struct BoundaryRows {
   int64_t tokens = 0, of_encoder = 0;
 };
 
-// Forms of the tensors at a chunk's edge, in their order.
+// Forms of the tensors at a chunk's edge, in their order. With no rows of the encoder, its tensors
+// are left out.
 struct TensorForm {
   Shape shape;
   DType type;
@@ -42,7 +43,8 @@ std::vector<TensorForm> boundary_forms(const Stage& stage, Edge edge, const Boun
 parallel::Payload make_payload(std::span<const TensorForm> forms, Runtime& runtime,
                                std::string_view label);
 
-// The Bundle that a chunk takes. vars: in the order of its entry.
+// The Bundle that a chunk takes. vars: in the order of its entry; without those of the encoder in a
+// pass that reads no text of it.
 Bundle entering(const Stage& stage, std::span<const Var> vars);
 Bundle entering(const Stage& stage, const parallel::Payload& payload);
 // What a chunk passes on, in the order of its exit: "hidden" is hidden + residual.

@@ -30,7 +30,10 @@ std::string ModelFacts::summary() const {
   text += fmt::format(", vocabulary {}, {} positions", vocab_size, context_length);
   if (positions != Positions::none)
     text += positions == Positions::rotary ? ", rotary" : ", learned positions";
-  if (score_labels > 0) return text + fmt::format(", a head of {} scores", score_labels);
+  if (headless) return text + ", no head";
+  if (score_labels > 0)
+    return text + fmt::format(", a head of {} scores{}", score_labels,
+                              multi_label ? ", several of which apply to a text" : "");
   return text + (tied ? ", tied" : ", untied");
 }
 

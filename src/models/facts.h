@@ -18,7 +18,7 @@ constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
 enum class Positions { none, learned, rotary };
 
 // How scores become probabilities, by problem_type in config.json: none for regression; sigmoid for
-// one label otherwise.
+// one label otherwise, and for several that do not exclude each other.
 enum class ScoreActivation { none, sigmoid, softmax };
 
 // Multi-latent attention: widths of the latents of queries (0: none) and of keys and values, and of
@@ -67,6 +67,7 @@ struct ModelFacts {
   std::string_view family;     // model_type of its config.json
   int64_t num_layers = 0;      // all of them
   int64_t encoder_layers = 0;  // the first ones, which read a text of their own; 0: none
+  int64_t start_token = -1;    // before an encoder-decoder's first predicted token; -1: unknown
   int64_t hidden_size = 0;     // width of the residual stream
   int64_t vocab_size = 0;
   // Positions that the model has tables for: the longest text that it can compute.
@@ -89,14 +90,19 @@ struct ModelFacts {
   bool rms_norm = false;  // norms do not subtract the mean or add a bias
   bool tied = true;       // the output layer shares the token embedding
   PredictionFacts prediction;
-  // If > 0, this is not a language model: it scores a text at its last token, by one number (a
-  // reward model) or with one logit per class.
+  // If > 0, this is not a language model: it scores texts or their tokens (`scored`), by one number
+  // (a reward model) or with one logit per class.
   int64_t score_labels = 0;
   ScoredTokens scored = ScoredTokens::last_token;
-  // A language model whose logits are of the masked token itself, not of the next one; with a head
-  // for pairs of texts.
-  bool predicts_masked = false, pair_head = false;
-  int64_t score_padding = -1;  // token id that is skipped when looking for the last token; -1: none
+  bool multi_label = false;  // each class by itself applies or not
+  // A language model whose logits are of the masked token itself, not of the next one.
+  bool predicts_masked = false;
+  bool pair_head = false;  // it also tells whether the second of two texts follows the first
+  // An encoder without any head, whose output is that of its last layer.
+  bool headless = false;
+  // The padding token, which a score at the last token skips, and which an encoder's files name;
+  // -1: none.
+  int64_t score_padding = -1;
   std::vector<std::string> label_names;  // of each score
   ScoreActivation score_activation = ScoreActivation::none;
   // Initial values of training.

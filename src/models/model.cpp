@@ -60,6 +60,8 @@ Model with_adapter(const Model& model, const Json& config, int64_t new_scores) {
       head.scored = ScoredTokens::span;
       if (new_scores == 2) head.label_names = {"start", "end"};
     }
+    const Json* problem = config.find("problem_type");
+    head.multi_label = problem != nullptr && *problem == Json("multi_label_classification");
     const Json* padding = config.find("pad_token_id");
     if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
     return with_adapter(model->with({.score_head = std::move(head)}), config, 0);
@@ -128,7 +130,8 @@ void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(
       model->facts().encoder_layers == 0,
       "the model is an encoder-decoder ({}), which reads two texts, and {} gives it one: use a "
-      "decoder; megatron verify and megatron inspect take encoder-decoders",
+      "decoder; megatron generate, serve, eval, verify and inspect take encoder-decoders, and "
+      "megatron train --task span-corruption and megatron seq2seq train them",
       model->family(), purpose);
   MG_CHECK(
       !model->facts().two_sided,
@@ -142,6 +145,10 @@ void require_language_model(const Model& model, std::string_view purpose) {
            "with {} labels), and {} needs one with a language-model head; megatron serve gives the "
            "scores of texts (POST /v1/classify), megatron eval --input compares them with labels",
            model->score_labels(), purpose);
+}
+
+void require_generating_model(const Model& model, std::string_view purpose) {
+  if (model->facts().encoder_layers == 0) require_language_model(model, purpose);
 }
 
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {

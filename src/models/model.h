@@ -60,6 +60,7 @@ struct ScoreHead {
   // each_token and span: heads of an encoder's tokens. Otherwise the family's head for texts. Not
   // read for a model that has scores already, whose tokens with scores stay.
   ScoredTokens scored = ScoredTokens::last_token;
+  bool multi_label = false;  // ModelFacts::multi_label
 };
 
 // Multi-token prediction of a copy (--mtp-num-layers and its kin).
@@ -90,9 +91,10 @@ struct ModelChanges {
 // Tensors by their names in Hugging Face's format, with elements in the layout on disk.
 using PlainTensors = std::map<std::string, std::vector<double>>;
 
-// A sequence, and the text that the encoder of an encoder-decoder reads beside it.
+// A sequence, with its token types (empty: 0), and the text that the encoder of an encoder-decoder
+// reads beside it.
 struct PlainText {
-  std::span<const int32_t> tokens, encoder = {};
+  std::span<const int32_t> tokens, encoder = {}, types = {};
 };
 
 // The length of a sequence, and of the text that the encoder of an encoder-decoder reads beside it;
@@ -179,6 +181,12 @@ class ModelDefinition {
   // fp64, against which the model is checked. Shares no code with the model, its ops or kernels.
   virtual std::vector<double> plain_losses(const PlainTensors& weights, const PlainText& text,
                                            std::span<const int32_t> labels) const = 0;
+  // The same for a pair of texts and its label, of a model with a head for pairs.
+  virtual double plain_pair_loss(const PlainTensors& weights, const PlainText& text,
+                                 int32_t label) const {
+    static_cast<void>(weights), static_cast<void>(text), static_cast<void>(label);
+    return 0;
+  }
   // The same for each depth k = 1, 2, ... of multi-token prediction of one document: the losses of
   // all tokens but the last k.
   virtual std::vector<std::vector<double>> plain_prediction_losses(
@@ -209,6 +217,8 @@ Model with_context_length(const Model& model, int64_t length);
 // Throws Error if the model scores texts: `purpose`, e.g. "megatron generate", needs a language
 // model.
 void require_language_model(const Model& model, std::string_view purpose);
+// The same, but the purpose may be texts by an encoder-decoder.
+void require_generating_model(const Model& model, std::string_view purpose);
 // Requires vocab_size. seq_length: number of position embeddings if max_position_embeddings is
 // absent. Throws Error naming the flags.
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length);

@@ -4,9 +4,13 @@ namespace megatron::models {
 
 void ModelFlags::fields(Fields& f) {
   f.begin_group("model");
-  f.add("num-layers", &num_layers, "number of decoder layers")
+  f.add("num-layers", &num_layers, "number of decoder layers, or of an encoder's")
       .in_short_help()
       .within(1, kMaxFlagSize);
+  f.add("decoder-num-layers", &decoder_num_layers,
+        "number of layers of the decoder of an encoder-decoder; default --num-layers")
+      .within(1, kMaxFlagSize)
+      .of([this] { return encoder_decoder ? "" : "--task is not span-corruption or seq2seq"; });
   f.add("hidden-size", &hidden_size, "width of the residual stream")
       .in_short_help()
       .within(1, kMaxFlagSize);
@@ -49,6 +53,7 @@ void ModelFlags::position_fields(Fields& f) {
         return "--position-embedding-type is learned_absolute";
       case PositionEmbedding::rope: return "--position-embedding-type is rope";
       case PositionEmbedding::yarn: return "--position-embedding-type is yarn";
+      case PositionEmbedding::relative: return "--position-embedding-type is relative";
       default: return "--position-embedding-type is none";
     }
   };
@@ -63,9 +68,21 @@ void ModelFlags::position_fields(Fields& f) {
                                 {{"learned_absolute", PositionEmbedding::learned_absolute},
                                  {"rope", PositionEmbedding::rope},
                                  {"yarn", PositionEmbedding::yarn},
+                                 {"relative", PositionEmbedding::relative},
                                  {"none", PositionEmbedding::none}},
                                 "learned position embeddings, RoPE, RoPE with YaRN scaling (for "
-                                "a longer context than the model was trained on), or none");
+                                "a longer context than the model was trained on), T5's relative "
+                                "positions (of encoder-decoders), or none");
+  const auto relative = [this, type] {
+    return type(position_embedding == PositionEmbedding::relative);
+  };
+  f.add(
+       "relative-attention-num-buckets", &relative_buckets,
+       "buckets of distances of --position-embedding-type relative, each with a bias for each head")
+      .of(relative);
+  f.add("relative-attention-max-distance", &relative_max_distance,
+        "distance from which on the last bucket of --position-embedding-type relative counts")
+      .of(relative);
   f.add("rotary-base", &rotary_base, "base (theta) of RoPE").of(rotated);
   f.add("rotary-percent", &rotary_percent,
         "fraction of each head's dims that is rotated, in (0, "

@@ -10,16 +10,18 @@
 
 namespace megatron::models {
 
-enum class PositionEmbedding { learned_absolute, rope, yarn, none };
+enum class PositionEmbedding { learned_absolute, rope, yarn, relative, none };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 
 // Flags as given; models::model_from_flags() makes a model of them.
 struct ModelFlags {
-  std::optional<int64_t> num_layers, hidden_size, num_attention_heads, ffn_hidden_size, kv_channels;
+  std::optional<int64_t> num_layers, decoder_num_layers, hidden_size, num_attention_heads,
+      ffn_hidden_size, kv_channels;
   std::optional<int64_t> max_position_embeddings, vocab_size;
   bool group_query_attention = false;
   int64_t num_query_groups = 1;
   PositionEmbedding position_embedding = PositionEmbedding::learned_absolute;
+  int64_t relative_buckets = 32, relative_max_distance = 128;
   double rotary_base = 10000;
   nn::Normalization normalization = nn::Normalization::layer_norm;
   double norm_epsilon = 1e-5;
@@ -64,6 +66,8 @@ struct ModelFlags {
   // --task mlm: an encoder with a head for masked tokens, and unless --bert-no-binary-head another
   // one for pairs of texts.
   bool encoder = false, bert_binary_head = true;
+  // --task span-corruption or seq2seq: an encoder of num_layers, and a decoder.
+  bool encoder_decoder = false;
   std::optional<std::string> model_family;
   MoeFlags moe;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/offload.h"
+#include "autograd/other_batch_rows.h"
 #include "base/error.h"
 #include "ops/elementwise.h"
 #include "parallel/saved_activations.h"
@@ -13,16 +14,9 @@ namespace {
 using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
-// The rows of a training pass, for the dropout of adapters.
-Tape::BatchRows batch_rows(const nn::Batch& batch) {
-  kernels::RowTokens tokens = batch.rows_of({});
-  tokens.length = batch.layout.held();
-  return {std::move(tokens), batch.layout.rows()};
-}
-
 void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
   if (phase == Phase::train && stage.model()->adapter() != nullptr)
-    tape.drop_in_adapters(batch_rows(batch));
+    tape.drop_in_adapters(batch.all_rows());
 }
 
 // Runs a segment with the batch that its block reads.
@@ -30,11 +24,9 @@ void run_segment(const Block& block, size_t index, Tape& tape, Flow& flow, const
                  Phase phase) {
   const Segment& segment = block.segments[index];
   if (!block.of_encoder) return segment(tape, flow, batch, phase);
-  MG_ASSERT(batch.encoder != nullptr);
-  const std::optional<Tape::BatchRows> rows = tape.batch_rows();
-  if (rows) tape.drop_in_adapters(batch_rows(*batch.encoder));
+  if (!reads_encoder(batch)) return;
+  const OtherBatchRows rows(tape, batch.encoder->all_rows());
   segment(tape, flow, *batch.encoder, phase);
-  if (rows) tape.drop_in_adapters(*rows);
 }
 
 Bundle run(const Block& block, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
@@ -132,6 +124,11 @@ Bundle without_residual(Bundle in) {
 }
 
 }  // namespace
+
+bool reads_encoder(const nn::Batch& batch) {
+  MG_ASSERT(batch.encoder != nullptr || batch.continuation.state != nullptr);
+  return batch.encoder != nullptr;
+}
 
 Bundle Block::operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
   return tape.span(span, in, [this, &batch, phase](Tape& t, const Bundle& b) {

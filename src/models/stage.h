@@ -45,12 +45,19 @@ struct Block {
   // A depth of multi-token prediction, behind the last layer: it passes on other values, which only
   // the head reads, and is left out of passes that do not train.
   bool predicts = false;
-  // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder).
+  // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder),
+  // and are left out of passes that read none.
   bool of_encoder = false;
+  // A layer, or a depth of prediction; false: the embedding, or the norm behind an encoder.
+  bool layer = false;
 
   // Runs all segments, as a span of the tape.
   Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 };
+
+// True if an encoder-decoder's pass reads texts of the encoder. If it does not, a state holds what
+// the encoder has read.
+bool reads_encoder(const nn::Batch& batch);
 
 // A chunk of a model held by one pipeline stage; the whole model if there is only one.
 class Stage {
@@ -64,6 +71,7 @@ class Stage {
   virtual std::span<const Block> blocks() const = 0;
   // The tensors that cross an edge of the chunk, in the order in which they are sent: by default
   // "hidden" alone. Nothing enters a chunk with part().embedding or leaves one with part().head.
+  // Those of an encoder's texts cross only in passes that read such texts.
   virtual std::span<const BoundaryTensor> boundary(Edge edge) const;
   // With part().head, after the last layer: the loss of each token [T] (parallel/vocabulary.h; for
   // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,

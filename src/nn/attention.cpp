@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "nn/sequence_state.h"
+#include "ops/attention_sinks.h"
 #include "ops/clip.h"
 #include "ops/gate.h"
 #include "ops/rope.h"
@@ -56,6 +57,27 @@ void check_exchange(int64_t all_heads, int64_t all_keys, int tensor,
       context.exchange == parallel::ContextExchange::a2a
           ? "--context-parallel-size"
           : "a group of --hierarchical-context-parallel-sizes");
+}
+
+Var attend_texts(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                 std::span<const TextRun> texts) {
+  MG_ASSERT(!tape.recording() && !options.causal && !options.window_start.defined() &&
+            !options.window_end.defined());
+  const Tensor &q = heads.q.value, &k = heads.k.value, &v = heads.v.value;
+  const Tensor out = tape.empty({1, q.size(1), q.size(2), v.size(3)}, q.dtype(), "attention.out");
+  for (const TextRun& run : texts) {
+    kernels::AttentionArgs args = ops::call_form(options);
+    args.q = by_sequence(q, run);
+    args.k = by_sequence(k, run);
+    args.v = by_sequence(v, run);
+    args.sinks = ops::sinks_of(options, q.size(2), tape);
+    args.bias = options.bias.value;
+    args.out = by_sequence(out, run);
+    args.lse = tape.empty({run.texts, q.size(2), run.length}, kernels::accumulator(q.dtype()),
+                          "attention.lse");
+    tape.kernels().attention(args, tape.stream());
+  }
+  return Var(out.view({q.size(1), q.size(2) * v.size(3)}));
 }
 
 double AttentionConfig::score_scale() const {
@@ -231,7 +253,8 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                           kv_heads_,      rotary(batch),          config_.output_gate};
   const Continuation& c = batch.continuation;
   if (!changes_heads() && !config_.output_gate && place_.temperature == nullptr &&
-      c.state == nullptr && context_.group == nullptr && !tape.recomputes("core_attn"))
+      c.state == nullptr && batch.texts.empty() && context_.group == nullptr &&
+      !tape.recomputes("core_attn"))
     return output_(tape, ops::attention(tape, std::move(packed), options));
   ops::Heads heads = changed(tape, std::move(packed));
   if (place_.temperature != nullptr)
@@ -248,7 +271,8 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
     const Var y(c.state->attend(tape, place_.layer, heads, options, c));
     return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
   }
-  const Var y = core_attention(tape, heads, options, batch, context_);
+  const Var y = batch.texts.empty() ? core_attention(tape, heads, options, batch, context_)
+                                    : attend_texts(tape, heads, options, batch.texts);
   return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
 }
 

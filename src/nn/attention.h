@@ -65,6 +65,10 @@ struct AttentionPlace {
 // of the tape. context must outlive the tape.
 Var core_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const Batch& batch, const parallel::ContextParallel& context);
+// Attention of heads [1,T,N,D] whose tokens are texts of different lengths, each by itself, without
+// gradients: [T, N D].
+Var attend_texts(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                 std::span<const TextRun> texts);
 // Throws Error if context-parallel ranks that exchange heads cannot divide those of a
 // tensor-parallel rank: `heads` and `kv_heads` of the model, among `tensor` such ranks.
 void check_exchange(int64_t heads, int64_t kv_heads, int tensor,

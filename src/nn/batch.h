@@ -1,8 +1,10 @@
 // Inputs of a micro-batch, which have no gradient.
 #pragma once
 
+#include <utility>
 #include <vector>
 
+#include "autograd/tape.h"
 #include "kernels/row_tokens.h"
 #include "parallel/context_attention.h"
 #include "parallel/tensor_parallel.h"
@@ -19,13 +21,18 @@ struct Continuation {
   // Tokens [first, first + B * S) of the batch: S new tokens each of B sequences.
   struct Call {
     int64_t first = 0;
-    Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
+    // i32 [B,S]: index of the last key that each token sees: its own within its sequence, or the
+    // last of its encoder's text.
+    Tensor q_positions;
     Tensor block_table;  // i32 [B,blocks]: pages, or slots, of each sequence
     Tensor own_pages;    // i32 [B,blocks]: 0, 1, 2, ...; only if a layer needs it
   };
-  // State of the layers that share one window, or have slots (SequenceState::groups).
+  // State of the layers that share one window, have slots, or attend to an encoder's text
+  // (SequenceState::groups).
   struct Group {
-    Tensor rows;  // i32 [T]: row, over all pages, for each token's keys and values
+    // i32 [T]: row, over all pages, for each token's keys and values; or [E], for each token of the
+    // encoder's texts that this batch reads.
+    Tensor rows;
     std::vector<Call> calls;
   };
 
@@ -53,11 +60,17 @@ struct PredictedTokens {
   Tensor loss_weights, counts;
 };
 
+// Consecutive texts of equal length among the tokens of a batch.
+struct TextRun {
+  int64_t first = 0;  // index of the first token
+  int64_t texts = 0, length = 0;
+};
+
 // B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
   parallel::TokenLayout layout;
   // The texts that an encoder reads, one for each sequence, with a length of their own; borrowed.
-  // Null: the model is one list of layers.
+  // Null: the model is one list of layers, or a state holds what the encoder has read before.
   const Batch* encoder = nullptr;
   Tensor tokens;       // i32 [T]
   Tensor positions;    // i32 [T]: index in the position table or of the rotary angles
@@ -88,6 +101,10 @@ struct Batch {
   // i32 [T]: indices within the encoder's text of the first and last token that each token's cross
   // attention sees; undefined: all of it.
   Tensor encoder_starts, encoder_ends;
+  // Texts of different lengths, concatenated as one sequence: two-sided attention computes each by
+  // itself, with the bits that it has alone. Only without gradients and bounds. Empty: the
+  // sequences are the texts.
+  std::vector<TextRun> texts;
   parallel::ContextTokens context_tokens;  // the tokens of all context-parallel ranks
   Continuation continuation;               // only without gradients and without segment_starts
   // Length of the texts including tokens held by a state; tables of rotary angles may depend on it
@@ -103,6 +120,12 @@ struct Batch {
     rows.first = tensor.tokens(layout.rows()).global_begin;
     rows.length = layout.held();
     return rows;
+  }
+  // All rows that this rank holds, for the dropout of adapters.
+  Tape::BatchRows all_rows() const {
+    kernels::RowTokens tokens = rows_of({});
+    tokens.length = layout.held();
+    return {std::move(tokens), layout.rows()};
   }
 };
 

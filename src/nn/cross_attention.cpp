@@ -1,7 +1,9 @@
 #include "nn/cross_attention.h"
 
+#include "autograd/other_batch_rows.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "nn/sequence_state.h"
 #include "ops/columns.h"
 
 namespace megatron::nn {
@@ -51,11 +53,33 @@ ops::AttentionOptions CrossAttention::options(const Batch& batch, bool train) co
   return options;
 }
 
+Var CrossAttention::keys_and_values(Tape& tape, const Var& encoded, const Batch& texts) const {
+  const OtherBatchRows rows(tape, texts.all_rows());
+  return kv_(tape, encoded);
+}
+
+// Attention over the texts in the batch's state, to which those of `encoded` are added.
+Var CrossAttention::continued(Tape& tape, const Var& q, const Var& encoded,
+                              const Batch& batch) const {
+  ops::Heads heads{.q = ops::as_heads(tape, q, 1, heads_), .k = {}, .v = {}, .gate = {}};
+  if (batch.encoder != nullptr) {
+    const auto [k, v] = ops::split_columns(tape, keys_and_values(tape, encoded, *batch.encoder),
+                                           kv_heads_ * config_.head_size);
+    heads.k = ops::as_heads(tape, k, 1, kv_heads_);
+    heads.v = ops::as_heads(tape, v, 1, kv_heads_);
+  }
+  const Continuation& c = batch.continuation;
+  return Var(c.state->attend_encoded(tape, place_.layer, heads, options(batch, false), c));
+}
+
 Var CrossAttention::operator()(Tape& tape, const Var& x_TH, const Var& encoded, const Batch& batch,
                                bool train) const {
+  if (batch.continuation.state != nullptr)
+    return output_(tape, continued(tape, q_(tape, x_TH), encoded, batch));
   MG_ASSERT(batch.encoder != nullptr);
   const int64_t sequences = batch.layout.sequences;
-  const auto [k, v] = ops::split_columns(tape, kv_(tape, encoded), kv_heads_ * config_.head_size);
+  const auto [k, v] = ops::split_columns(tape, keys_and_values(tape, encoded, *batch.encoder),
+                                         kv_heads_ * config_.head_size);
   const Bundle inner = tape.module(
       "core_attn",
       {{"q", ops::as_heads(tape, q_(tape, x_TH), sequences, heads_)},

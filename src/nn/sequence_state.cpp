@@ -30,6 +30,13 @@ std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers) {
     group->token_elements += layer.token_elements();
     group->slot_bytes += layer.slot_bytes();
   }
+  CacheGroup cross{.of_encoder = true, .layers = {}};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].cross_elements() == 0) continue;
+    cross.layers.push_back(static_cast<int64_t>(i));
+    cross.token_elements += layers[i].cross_elements();
+  }
+  if (!cross.layers.empty()) groups.push_back(std::move(cross));
   return groups;
 }
 
@@ -60,6 +67,8 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
       group_of_(shape.layers.size()),
       keys_(shape.layers.size()),
       values_(shape.layers.size()),
+      cross_keys_(shape.layers.size()),
+      cross_values_(shape.layers.size()),
       slots_(shape.layers.size()) {
   MG_ASSERT(shape.block_size > 0 && shape.block_size % kernels::kPageKeys == 0);
   const auto bytes = static_cast<double>(shape.bytes(type));
@@ -80,8 +89,13 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const int64_t layer : groups_[g].layers) {
       const auto i = static_cast<size_t>(layer);
-      group_of_[i] = g;
       const LayerCache& cache = shape.layers[i];
+      if (groups_[g].of_encoder) {
+        for (Tensor* of : {&cross_keys_[i], &cross_values_[i]})
+          *of = paged(cache.cross_heads, cache.cross_size, shape.pages[g], "sequence_state.cross");
+        continue;
+      }
+      group_of_[i] = g;
       for (const SlotTensor& tensor : cache.slot)
         slots_[i].push_back(
             zeros(with_slots(tensor.shape, shape.pages[g]), tensor.type, "sequence_state.slots"));
@@ -102,20 +116,28 @@ namespace {
 struct Run {
   std::span<const SequencePart> parts;
   int64_t first = 0;   // index of its first token
-  int64_t blocks = 0;  // blocks per table
+  TableWidths widths;  // entries per table
 
   int64_t sequences() const { return static_cast<int64_t>(parts.size()); }
   int64_t count() const { return parts[0].count; }
+  int64_t blocks(const CacheGroup& group) const {
+    return group.of_encoder ? widths.encoded : widths.blocks;
+  }
 };
 
-std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size, int64_t blocks) {
+std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size,
+                         const TableWidths& widths) {
   std::vector<Run> runs;
   int64_t token = 0;
   for (size_t i = 0; i < parts.size();) {
     size_t end = i;
-    Run run{.parts = {}, .first = token, .blocks = blocks};
-    for (; end < parts.size() && parts[end].count == parts[i].count; ++end)
-      run.blocks = std::max(run.blocks, ceil_div(parts[end].begin + parts[end].count, block_size));
+    Run run{.parts = {}, .first = token, .widths = widths};
+    for (; end < parts.size() && parts[end].count == parts[i].count; ++end) {
+      const SequencePart& part = parts[end];
+      run.widths.blocks =
+          std::max(run.widths.blocks, ceil_div(part.begin + part.count, block_size));
+      run.widths.encoded = std::max(run.widths.encoded, ceil_div(part.encoded, block_size));
+    }
     run.parts = parts.subspan(i, end - i);
     token += run.sequences() * run.count();
     runs.push_back(run);
@@ -126,108 +148,153 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
 
 }  // namespace
 
+void SequenceState::copy_pages(size_t group, std::span<const int32_t> from,
+                               std::span<const int32_t> to) {
+  Stream& stream = runtime_.stream();
+  const auto copy = [&](const Tensor& pages) {
+    for (size_t i = 0; i < from.size(); ++i)
+      kernels::table(stream).copy({.x = pages.select(0, from[i]), .out = pages.select(0, to[i])},
+                                  stream);
+  };
+  for (const int64_t layer : groups_[group].layers) {
+    const auto i = static_cast<size_t>(layer);
+    for (const Tensor* pages : {&keys_[i], &values_[i]})
+      if (pages->defined()) copy(pages->transpose(1, 2));  // which is contiguous
+    for (const Tensor& slots : slots_[i]) copy(slots);
+  }
+}
+
 bool SequenceState::numbers_pages() const {
   return std::ranges::any_of(shape_.layers,
                              [](const LayerCache& layer) { return layer.latent > 0; });
 }
 
 std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,
-                                            int64_t blocks) const {
+                                            std::span<const EncoderPart> texts,
+                                            const TableWidths& widths) const {
   const int64_t size = shape_.block_size;
   std::vector<int32_t> indices;
   const auto push = [&](int64_t value) { indices.push_back(static_cast<int32_t>(value)); };
+  // The row, over all pages, of the token at an index of a text.
+  const auto push_row = [&](std::span<const int32_t> table, int64_t t) {
+    push(t < 0 ? -1 : table[static_cast<size_t>(t / size)] * size + t % size);
+  };
   for (const SequencePart& part : parts) {
     const bool padding = part.begin < 0;
     MG_ASSERT(part.count > 0 && part.tables.size() == (padding ? 0 : groups_.size()));
     MG_ASSERT(!padding || (part.begin == -1 && part.count == 1));
-    for (const auto& table : part.tables)
-      MG_ASSERT(static_cast<int64_t>(table.size()) * size >= part.begin + part.count);
+    for (size_t g = 0; g < part.tables.size(); ++g)
+      MG_ASSERT(std::ssize(part.tables[g]) * size >=
+                (groups_[g].of_encoder ? part.encoded : part.begin + part.count));
     for (int64_t t = 0; t < part.count; ++t) push(part.begin + t);
   }
-  const std::vector<Run> runs = runs_of(parts, size, blocks);
+  const std::vector<Run> runs = runs_of(parts, size, widths);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    for (const SequencePart& part : parts) {
-      for (int64_t t = part.begin; t < part.begin + part.count; ++t)
-        push(t < 0 ? -1 : part.tables[g][static_cast<size_t>(t / size)] * size + t % size);
+    if (groups_[g].of_encoder) {
+      for (const EncoderPart& text : texts)
+        for (int64_t t = 0; t < text.count; ++t) push_row(text.pages, t);
+      for (const SequencePart& part : parts)
+        for (int64_t t = 0; t < part.count; ++t) push(part.encoded - 1);
+    } else {
+      for (const SequencePart& part : parts)
+        for (int64_t t = part.begin; t < part.begin + part.count; ++t)
+          push_row(part.begin < 0 ? std::span<const int32_t>() : part.tables[g], t);
     }
     for (const Run& run : runs) {
+      const int64_t blocks = run.blocks(groups_[g]);
       for (const SequencePart& part : run.parts) {
         const auto table = part.begin < 0 ? std::span<const int32_t>() : part.tables[g];
-        for (int64_t j = 0; j < run.blocks; ++j) {
+        for (int64_t j = 0; j < blocks; ++j) {
           const auto i = static_cast<size_t>(j);
           push(i < table.size() ? std::max(table[i], 0) : 0);
         }
       }
       if (!numbers_pages()) continue;
-      for (int64_t page = 0; page < run.sequences() * run.blocks; ++page) push(page);
+      for (int64_t page = 0; page < run.sequences() * blocks; ++page) push(page);
     }
   }
   return indices;
 }
 
+std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,
+                                            const TableWidths& widths) const {
+  return indices(parts, {}, widths);
+}
+
 Continuation SequenceState::over(const Tensor& indices, std::span<const SequencePart> parts,
-                                 int64_t blocks) {
-  const std::vector<Run> runs = runs_of(parts, shape_.block_size, blocks);
-  int64_t tokens = 0;
+                                 std::span<const EncoderPart> texts, const TableWidths& widths) {
+  const std::vector<Run> runs = runs_of(parts, shape_.block_size, widths);
+  int64_t tokens = 0, encoded = 0;
   for (const SequencePart& part : parts) tokens += part.count;
+  for (const EncoderPart& text : texts) encoded += text.count;
   Continuation c{.state = this, .groups = {}};
   int64_t at = tokens;
   const auto take = [&](int64_t count) {
     at += count;
     return indices.slice(0, at - count, count);
   };
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    Continuation::Group group{.rows = take(tokens), .calls = {}};
+  for (const CacheGroup& cached : groups_) {
+    Continuation::Group group{.rows = take(cached.of_encoder ? encoded : tokens), .calls = {}};
+    const Tensor positions = cached.of_encoder ? take(tokens) : indices.slice(0, 0, tokens);
     for (const Run& run : runs) {
-      const int64_t rows = run.sequences(), count = run.count();
+      const int64_t rows = run.sequences(), count = run.count(), blocks = run.blocks(cached);
       group.calls.push_back(
           {.first = run.first,
-           .q_positions = indices.slice(0, run.first, rows * count).view({rows, count}),
-           .block_table = take(rows * run.blocks).view({rows, run.blocks}),
-           .own_pages =
-               numbers_pages() ? take(rows * run.blocks).view({rows, run.blocks}) : Tensor()});
+           .q_positions = positions.slice(0, run.first, rows * count).view({rows, count}),
+           .block_table = take(rows * blocks).view({rows, blocks}),
+           .own_pages = numbers_pages() ? take(rows * blocks).view({rows, blocks}) : Tensor()});
     }
     c.groups.push_back(std::move(group));
   }
   return c;
 }
 
-Continuation SequenceState::next(std::span<const SequencePart> parts) {
-  const std::vector<int32_t> values = indices(parts);
+Continuation SequenceState::over(const Tensor& indices, std::span<const SequencePart> parts,
+                                 const TableWidths& widths) {
+  return over(indices, parts, {}, widths);
+}
+
+Continuation SequenceState::next(std::span<const SequencePart> parts,
+                                 std::span<const EncoderPart> texts) {
+  const std::vector<int32_t> values = indices(parts, texts, {});
   Tensor all =
       Tensor::empty(runtime_.arena(MemoryClass::activations), {static_cast<int64_t>(values.size())},
                     DType::i32, "sequence_state.pass");
   if (runtime_.device().has_data())
     copy_from(all, std::span<const int32_t>(values), runtime_.stream());
-  return over(all, parts);
+  return over(all, parts, texts, {});
+}
+
+Tensor by_sequence(const Tensor& all, const TextRun& run) {
+  const std::array<int64_t, 4> strides = {run.length * all.stride(1), all.stride(1), all.stride(2),
+                                          1};
+  return all.slice(1, run.first, run.texts * run.length)
+      .as_strided({run.texts, run.length, all.size(2), all.size(3)}, strides);
 }
 
 Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
-  const int64_t sequences = call.q_positions.size(0), tokens = call.q_positions.size(1);
-  const std::array<int64_t, 4> strides = {tokens * all.stride(1), all.stride(1), all.stride(2), 1};
-  return all.slice(1, call.first, sequences * tokens)
-      .as_strided({sequences, tokens, all.size(2), all.size(3)}, strides);
+  return by_sequence(
+      all,
+      {.first = call.first, .texts = call.q_positions.size(0), .length = call.q_positions.size(1)});
 }
 
-Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
-                             const ops::AttentionOptions& options, const Continuation& at) const {
-  MG_ASSERT(!tape.recording() && at.state == this && options.causal &&
-            !options.window_start.defined());
-  const Continuation::Group& group = this->group(at, layer);
-  const auto put = [&](const Var& x, const Tensor& pages) {
-    tape.kernels().put_rows({.x = x.value.select(0, 0), .rows = group.rows, .out = pages},
-                            tape.stream());
-  };
-  put(heads.k, keys(layer));
-  put(heads.v, values(layer));
-  const Tensor& q = heads.q.value;
+namespace {
+
+// Stores keys or values x [1,T,K,D] in their rows of the pages.
+void put(Tape& tape, const Var& x, const Tensor& rows, const Tensor& pages) {
+  tape.kernels().put_rows({.x = x.value.select(0, 0), .rows = rows, .out = pages}, tape.stream());
+}
+
+// Attention output [T, N D] of the queries [1,T,N,D] over the keys that each sees in the pages.
+Tensor attend_pages(Tape& tape, const Tensor& q, const Tensor& keys, const Tensor& values,
+                    const ops::AttentionOptions& options, const Continuation::Group& group) {
   const Tensor sinks = ops::sinks_of(options, q.size(2), tape);
   const Tensor out = tape.empty({1, q.size(1), q.size(2), q.size(3)}, q.dtype(), "attention.out");
   for (const Continuation::Call& call : group.calls) {
     const Tensor queries = by_sequence(q, call);
     tape.kernels().attention({.q = queries,
-                              .k = keys(layer),
-                              .v = values(layer),
+                              .k = keys,
+                              .v = values,
                               .q_positions = call.q_positions,
                               .k_positions = {},
                               .block_table = call.block_table,
@@ -245,6 +312,33 @@ Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
                              tape.stream());
   }
   return out.view({q.size(1), q.size(2) * q.size(3)});
+}
+
+}  // namespace
+
+Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
+                             const ops::AttentionOptions& options, const Continuation& at) const {
+  MG_ASSERT(!tape.recording() && at.state == this && options.causal &&
+            !options.window_start.defined());
+  const Continuation::Group& group = this->group(at, layer);
+  put(tape, heads.k, group.rows, keys(layer));
+  put(tape, heads.v, group.rows, values(layer));
+  return attend_pages(tape, heads.q.value, keys(layer), values(layer), options, group);
+}
+
+// A causal query sees all keys up to a position: here, to that of the text's last one.
+Tensor SequenceState::attend_encoded(Tape& tape, int64_t layer, const ops::Heads& heads,
+                                     const ops::AttentionOptions& options,
+                                     const Continuation& at) const {
+  MG_ASSERT(!tape.recording() && at.state == this && !options.bias.value.defined() &&
+            options.window == 0 && !options.window_start.defined());
+  MG_ASSERT(groups_.back().of_encoder);
+  const Continuation::Group& group = at.groups.back();
+  if (heads.k.value.defined()) {
+    put(tape, heads.k, group.rows, cross_keys(layer));
+    put(tape, heads.v, group.rows, cross_values(layer));
+  }
+  return attend_pages(tape, heads.q.value, cross_keys(layer), cross_values(layer), options, group);
 }
 
 }  // namespace megatron::nn

@@ -22,19 +22,22 @@ struct SlotTensor {
 
 // Cache of one layer: in pages, elements of every token, which are keys and values of heads or a
 // latent from which they are computed (nn/latent_attention.h); or in slots, a state that each token
-// replaces, such as a sum over all tokens so far. A layer with none of these caches nothing.
+// replaces, such as a sum over all tokens so far. Cross attention has keys and values of every
+// token of an encoder's text, in pages as well. A layer with none of these caches nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
   int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
   int64_t latent = 0;  // width of a latent, with the rotary key
-  std::vector<SlotTensor> slot;  // the state of one sequence
+  std::vector<SlotTensor> slot = {};        // the state of one sequence
+  int64_t cross_heads = 0, cross_size = 0;  // cross attention's; 0: it has none
 
   int64_t token_elements() const { return latent > 0 ? latent : 2 * kv_heads * head_size; }
+  int64_t cross_elements() const { return 2 * cross_heads * cross_size; }
   int64_t slot_bytes() const;
 };
 
-// The layers of one window, or those with slots. They hold the same tokens, so one number
-// identifies a page or a slot in each of them.
+// The layers of one window, those with slots, or those with cross attention. They hold the same
+// tokens, so one number identifies a page or a slot in each of them.
 //
 // A slot takes the place of a page: that of block j holds the state after the last token of the
 // block that has been read. The next token needs only the state after the token before it, so slots
@@ -44,16 +47,18 @@ struct CacheGroup {
 
   int64_t window = 0;
   bool slots = false;
+  bool of_encoder = false;  // tokens are those of an encoder's text
   std::vector<int64_t> layers;
   int64_t token_elements = 0;  // pages: elements of one token, over all layers
   int64_t slot_bytes = 0;      // slots: bytes of one, over all layers
 
   // True if the layers of both belong together.
   bool matches(const CacheGroup& other) const {
-    return slots == other.slots && window == other.window;
+    return slots == other.slots && window == other.window && of_encoder == other.of_encoder;
   }
 };
-// In the order of their first layers; layers that keep nothing are in no group.
+// In the order of their first layers, that of cross attention last; layers that keep nothing are in
+// no group.
 std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers);
 
 struct SequenceStateShape {
@@ -71,11 +76,26 @@ struct SequenceStateShape {
 
 // New tokens [begin, begin + count) of one sequence. tables[g][j] is the page of group g that holds
 // tokens [j P, (j + 1) P), P the block size, or the slot with the state after them; it may be
-// anything, or negative, for one that no token needs any more. Padding has begin -1, count 1 and no
-// tables: its token sees nothing and is stored nowhere.
+// anything, or negative, for one that no token needs any more. Of a group of cross attention the
+// table has the pages of the encoder's text, of `encoded` tokens. Padding has begin -1, count 1 and
+// no tables: its token sees nothing and is stored nowhere.
 struct SequencePart {
-  int64_t begin = 0, count = 0;
+  int64_t begin = 0, count = 0, encoded = 0;
   std::vector<std::span<const int32_t>> tables;
+};
+
+// An encoder's text of `count` tokens that is read whole. pages: those of the group of cross
+// attention.
+struct EncoderPart {
+  int64_t count = 0;
+  std::span<const int32_t> pages;
+};
+
+// Least numbers of entries in block tables.
+struct TableWidths {
+  int64_t blocks = 0;   // of sequences
+  int64_t encoded = 0;  // of encoders' texts
+  bool operator==(const TableWidths&) const = default;
 };
 
 // A batch whose `continuation` is set (nn/batch.h) holds the next tokens of some sequences,
@@ -97,12 +117,19 @@ class SequenceState {
 
   // Prepares the batch of these parts; adjacent parts of equal counts share one call of the
   // attention kernel. The state must not move.
-  Continuation next(std::span<const SequencePart> parts);
-  // The same in two steps, for indices in the caller's memory: the index values (with block tables
-  // of at least `blocks` entries), and the continuation that reads them there from i32 [n]. The
-  // continuation depends only on the parts' counts if `blocks` is as many as any of them needs.
-  std::vector<int32_t> indices(std::span<const SequencePart> parts, int64_t blocks = 0) const;
-  Continuation over(const Tensor& indices, std::span<const SequencePart> parts, int64_t blocks = 0);
+  // texts: those that an encoder reads in the same pass (Batch::encoder), in their order.
+  Continuation next(std::span<const SequencePart> parts, std::span<const EncoderPart> texts = {});
+  // The same in two steps without texts, for indices in the caller's memory: the index values, and
+  // the continuation that reads them there from i32 [n]. The continuation depends only on the
+  // parts' counts if the widths are as large as any of them needs.
+  std::vector<int32_t> indices(std::span<const SequencePart> parts,
+                               const TableWidths& widths) const;
+  Continuation over(const Tensor& indices, std::span<const SequencePart> parts,
+                    const TableWidths& widths);
+
+  // Copies pages, or slots, of a group in every one of its layers: from[i] to to[i], one after the
+  // other.
+  void copy_pages(size_t group, std::span<const int32_t> from, std::span<const int32_t> to);
 
   // [pages, block size, kv_heads, head_size], for a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
@@ -116,26 +143,41 @@ class SequenceState {
   const Continuation::Group& group(const Continuation& at, int64_t layer) const {
     return at.groups[group_of_[static_cast<size_t>(layer)]];
   }
+  // [pages, block size, cross_heads, cross_size], for a layer with cross attention.
+  const Tensor& cross_keys(int64_t layer) const { return cross_keys_[static_cast<size_t>(layer)]; }
+  const Tensor& cross_values(int64_t layer) const {
+    return cross_values_[static_cast<size_t>(layer)];
+  }
 
   // Called by attention, without gradients: stores the new keys and values of a layer in their
   // pages and returns the attention output of the queries [1,T,N,D] over all tokens that they see:
   // [T, N D]. options: without positions.
   Tensor attend(Tape& tape, int64_t layer, const ops::Heads& heads,
                 const ops::AttentionOptions& options, const Continuation& at) const;
+  // The same for cross attention. k, v: of the encoder's texts that the pass reads [1,E,K,D]; empty
+  // if it reads none. A token sees the whole text of its sequence.
+  Tensor attend_encoded(Tape& tape, int64_t layer, const ops::Heads& heads,
+                        const ops::AttentionOptions& options, const Continuation& at) const;
 
   // True if calls have the numbers of their own pages (Continuation::Call::own_pages).
   bool numbers_pages() const;
 
  private:
+  std::vector<int32_t> indices(std::span<const SequencePart> parts,
+                               std::span<const EncoderPart> texts, const TableWidths& widths) const;
+  Continuation over(const Tensor& indices, std::span<const SequencePart> parts,
+                    std::span<const EncoderPart> texts, const TableWidths& widths);
+
   SequenceStateShape shape_;
   Runtime& runtime_;
   std::vector<CacheGroup> groups_;
   std::vector<size_t> group_of_;  // by layer
-  std::vector<Tensor> keys_, values_;
+  std::vector<Tensor> keys_, values_, cross_keys_, cross_values_;
   std::vector<std::vector<Tensor>> slots_;
 };
 
-// The tokens of a call from x [1,T,N,D], arranged by sequence: [B,S,N,D].
+// The tokens of a call, or of texts, from x [1,T,N,D], arranged by sequence: [B,S,N,D].
 Tensor by_sequence(const Tensor& x, const Continuation::Call& call);
+Tensor by_sequence(const Tensor& x, const TextRun& run);
 
 }  // namespace megatron::nn

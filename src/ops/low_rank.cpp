@@ -1,6 +1,8 @@
 // T tokens, R rows of a block's matrix a
 #include "ops/low_rank.h"
 
+#include "autograd/other_batch_rows.h"
+
 namespace megatron::ops {
 namespace {
 
@@ -242,8 +244,8 @@ std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor
   return {};
 }
 
-LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
-    : adapter_(std::move(adapter)), saved_(node.saved.size()) {
+LowRankNode::LowRankNode(const Tape& tape, Node& node, LowRank adapter, std::vector<Tensor> inner)
+    : adapter_(std::move(adapter)), rows_(tape.batch_rows()), saved_(node.saved.size()) {
   for_each_weight(adapter_, [&](const Weight& weight) { node.weights.push_back(weight); });
   for (Tensor& tensor : inner) node.saved.emplace_back(std::move(tensor));
 }
@@ -261,6 +263,7 @@ Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
 void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tensor& dy,
                                  const Tensor& dx) const {
   Tape& tape = backward.tape();
+  const OtherBatchRows rows(tape, rows_);
   if (!adapter_ || (adapter_.has_magnitudes() && !drops(adapter_, tape))) return;
   // Weight gradients may run when parameters have been released.
   if (!dx.defined() && !adapter_.has_magnitudes()) inner_gradients(backward, dy);
@@ -279,6 +282,7 @@ void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tens
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                                    const Tensor& x) const {
   if (!adapter_) return;
+  const OtherBatchRows rows(backward.tape(), rows_);
   const Tensor input = low_rank_input(adapter_, backward.tape(), x);
   if (adapter_.has_magnitudes())
     return add_decomposed_gradients(adapter_, backward.tape(), w, dy, input);

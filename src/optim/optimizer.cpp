@@ -166,7 +166,9 @@ Optimizer::Entry Optimizer::make_entry(const parallel::Shard& shard, bool offloa
 }
 
 Tensor Optimizer::rate_of(const parallel::ParameterSpec& placed, const Rule& rule) {
-  const Rate wanted{.decoupled = placed.role != parallel::Role::hidden,
+  const bool decoupled =
+      placed.role == parallel::Role::embedding || placed.role == parallel::Role::output;
+  const Rate wanted{.decoupled = decoupled,
                     .multiplier = placed.rate_multiplier * rule.rate_multiplier(placed)};
   for (const Rate& rate : rates_)
     if (rate.decoupled == wanted.decoupled && rate.multiplier == wanted.multiplier)

@@ -78,9 +78,9 @@ struct Division {
   int64_t length(int of_rank) const;  // total length of those slices
 };
 
-// Roles that optimizers may treat differently: the table of tokens (tied or not) and the output
-// layer.
-enum class Role { hidden, embedding, output };
+// Roles that optimizers may treat differently: the table of tokens (tied or not), the output layer,
+// and tables of numbers for each head by the distance of two tokens, which are no matrices.
+enum class Role { hidden, embedding, output, distances };
 
 // A parameter with all that the rooms above need to know about it.
 struct ParameterSpec {

@@ -88,12 +88,12 @@ std::array<TokenLayout::Run, 2> TokenLayout::runs(int of_rank) const {
   return {Run{first, first + size}, Run{last - size, last}};
 }
 
-void TokenLayout::check() const {
+void TokenLayout::check(std::string_view flag) const {
   const int64_t chunks = 2 * ranks;
   MG_CHECK(ranks == 1 || length % chunks == 0,
            "--context-parallel-size {} cuts each sequence into {} chunks of equal size, but {} "
-           "tokens (--seq-length) cannot be: use a multiple of {}",
-           ranks, chunks, length, chunks);
+           "tokens (--{}) cannot be: use a multiple of {}",
+           ranks, chunks, length, flag, chunks);
 }
 
 }  // namespace megatron::parallel

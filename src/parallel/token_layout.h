@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace megatron::parallel {
@@ -22,8 +23,9 @@ struct TokenLayout {
   bool operator==(const TokenLayout&) const = default;
   int64_t held() const { return length / ranks; }  // tokens per sequence on this rank
   int64_t rows() const { return sequences * held(); }
-  // Throws Error naming the flags if the length cannot be divided into 2 * ranks chunks.
-  void check() const;
+  // Throws Error naming the flags if the length, which this flag gave, cannot be divided into 2 *
+  // ranks chunks.
+  void check(std::string_view flag = "seq-length") const;
 
   // The two levels: this rank in its group of neighbours, whose tokens are the whole sequences, and
   // its group among all.

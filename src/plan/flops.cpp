@@ -5,7 +5,7 @@
 
 namespace megatron::plan {
 
-double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length) {
+double executed_flops(const models::Stage& whole, Runtime& meta, const models::TextLength& length) {
   for (parallel::ParameterSpec* placed : whole.parameters()) {
     Parameter& p = placed->parameter;
     for (Parameter::Use& use : p.uses)
@@ -16,14 +16,20 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
   const auto made = [&](int64_t count, DType type) {
     return Tensor::empty(meta.arena(MemoryClass::activations), {count}, type, "flops.batch");
   };
-  nn::Batch batch{.layout = {.sequences = 1, .length = length}};
+  nn::Batch batch{.layout = {.sequences = 1, .length = length.tokens}};
   const DType type = kernels::accumulator(whole.parameters()[0]->parameter.value.dtype());
-  batch.tokens = batch.labels = batch.positions = made(length, DType::i32);
-  batch.loss_weights = batch.targets = made(length, type);
+  batch.tokens = batch.labels = batch.positions = made(length.tokens, DType::i32);
+  batch.loss_weights = batch.targets = made(length.tokens, type);
   const models::ModelFacts& facts = whole.model()->facts();
   if (facts.token_types > 0) batch.token_types = batch.tokens;
   if (facts.left_out_token >= 0) batch.embedding_factors = batch.loss_weights;
   batch.sample_ids = made(1, DType::i64);
+  nn::Batch encoder{.layout = {.sequences = 1, .length = length.encoder}};
+  if (facts.encoder_layers > 0) {
+    encoder.tokens = encoder.positions = made(length.encoder, DType::i32);
+    encoder.sample_ids = batch.sample_ids;
+    batch.encoder = &encoder;
+  }
   for (int64_t k = 0; k < facts.prediction.depths; ++k)
     batch.predicted.push_back({.tokens = batch.tokens,
                                .labels = batch.labels,
@@ -32,8 +38,14 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
   Recorder recorder;
   meta.stream().watch(&recorder);
   Tape tape(meta);
-  models::head_loss(whole, tape, models::forward(whole, tape, {}, batch, models::Phase::train),
-                    batch);
+  const Bundle out = models::forward(whole, tape, {}, batch, models::Phase::train);
+  models::head_loss(whole, tape, out, batch);
+  if (facts.pair_head) {
+    const Var pairs = whole.pair_logits(tape, out);
+    tape.set_gradient(pairs,
+                      Tensor::empty(meta.arena(MemoryClass::activations), pairs.value.shape(),
+                                    pairs.value.dtype(), "flops.pairs"));
+  }
   tape.backward();
   meta.stream().watch(nullptr);
   double flops = 0;
@@ -59,12 +71,15 @@ double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length)
 
 std::vector<FlopCount> step_flops(const models::Model& model, double of_sequence,
                                   int64_t padded_vocabulary, int64_t sequences, int64_t length) {
+  const FlopCount own{std::string(kModelFlops), static_cast<double>(sequences) * of_sequence};
+  // Megatron-LM's formulas know one stack of layers.
+  if (model->facts().encoder_layers > 0) return {own};
   const MegatronShape shape = megatron_shape(model->facts(), padded_vocabulary);
   const Tokens tokens = Tokens::alike(sequences, length);
   const auto megatron = [&](Attention attention) {
     return megatron_flops(shape, attention).total(tokens);
   };
-  return {{std::string(kModelFlops), static_cast<double>(sequences) * of_sequence},
+  return {own,
           {std::string(kMegatronFlops), megatron(Attention::causal)},
           {std::string(kMegatronFullAttentionFlops), megatron(Attention::full)}};
 }

@@ -22,9 +22,10 @@ inline constexpr std::string_view kModelFlops = "model", kMegatronFlops = "megat
 // whole model, built on the meta device of `meta`: those of parameters that are not trainable have
 // no weight gradients, and nothing is computed before the first that is. Counted as in
 // ModelDefinition::training_flops(), which this is for a model without frozen parameters.
-double executed_flops(const models::Stage& whole, Runtime& meta, int64_t length);
+double executed_flops(const models::Stage& whole, Runtime& meta, const models::TextLength& length);
 
-// FLOPs of a step of `sequences` by every formula, "model" first. of_sequence: that of one
+// FLOPs of a step of `sequences` by every formula, "model" first, which is the only one of an
+// encoder-decoder. of_sequence: that of one
 // sequence. padded_vocabulary: rows of Megatron-LM's embedding table.
 std::vector<FlopCount> step_flops(const models::Model& model, double of_sequence,
                                   int64_t padded_vocabulary, int64_t sequences, int64_t length);

@@ -25,7 +25,7 @@ std::string layout(const Plan& p) {
 std::string batch(const Plan& p) {
   const int64_t data = p.axes.data;
   return fmt::format("{} of {} = {} x {} of {}", amount_text(p.sequences, "sequence"),
-                     amount_text(p.length, "token"),
+                     p.length_text(),
                      amount_text(data, data == p.ranks ? "rank" : "data-parallel rank"),
                      amount_text(p.micro_batches, "micro-batch", "es"), p.micro_batch_size);
 }

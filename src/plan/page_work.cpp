@@ -37,7 +37,7 @@ std::string flops_section(const Plan& plan) {
       return "older Megatron-LM: attention counted in full";
     return "";
   };
-  const double tokens = static_cast<double>(plan.sequences * plan.length);
+  const double tokens = static_cast<double>(plan.tokens());
   Grid grid({"FLOPs by formula", "per step", "per token"});
   for (const FlopCount& f : plan.flops)
     grid.add({"  " + f.formula, flops_text(f.flops), flops_text(f.flops / tokens),

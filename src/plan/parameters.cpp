@@ -26,6 +26,7 @@ std::string group_of(const std::string& parameter) {
   for (const std::string_view group :
        {"embedding", "attention", "mlp", "projection", "output", "score"})
     if (module == group) return std::string(group);
+  if (module == "cross_attention") return "attention";
   throw InternalError(fmt::format("the parameter '{}' belongs to no class", parameter));
 }
 

@@ -29,7 +29,11 @@ int64_t offloaded(const MemoryUse& use) {
 
 }  // namespace
 
-// If some ranks are on other machines, each rank here is assumed to hold the largest stage.
+std::string Plan::length_text() const {
+  const std::string tokens = amount_text(length, "token");
+  return encoder_length == 0 ? tokens : fmt::format("{} + {}", encoder_length, tokens);
+}
+
 std::string Plan::memory_text() const {
   const std::string bytes = bytes_text(static_cast<double>(machine));
   return cgroup.empty() ? "the machine has " + bytes
@@ -53,6 +57,7 @@ int64_t Plan::rank_bytes() const {
   return most;
 }
 
+// If some ranks are on other machines, each rank here is assumed to hold the largest stage.
 int64_t Plan::process_bytes() const {
   const std::vector<MemoryUse> held = fullest_ranks(*this);
   int64_t sum = 0, most = 0;

@@ -142,6 +142,7 @@ struct Plan {
   int ranks = 1, ranks_here = 1, threads = 1;  // total; on this machine; per rank
   PlanAxes axes;
   int64_t sequences = 0, length = 0;  // sequences of a global batch, and their length in tokens
+  int64_t encoder_length = 0;  // of a text that an encoder reads beside each of them; 0: none
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
@@ -165,7 +166,7 @@ struct Plan {
   std::optional<AssumedTime> assumed;  // set if there is no GPU to measure
   double peak = 0;                     // FLOP/s of matrix products over all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
-  std::optional<MegatronEstimate> megatron;
+  std::optional<MegatronEstimate> megatron;   // not of an encoder-decoder
   std::optional<ContextExchanges> exchanges;  // set if they were compared
   std::optional<ExpertRows> experts;          // set for a model with experts
   std::vector<ExpertLoad>
@@ -175,6 +176,8 @@ struct Plan {
   std::vector<std::string> suggestions;  // flags with which a run that does not fit would fit
 
   int64_t parameter_count() const;
+  int64_t tokens() const { return sequences * (length + encoder_length); }  // of a step
+  std::string length_text() const;  // "128 tokens", of an encoder-decoder "512 + 128 tokens"
   // Bytes at the worst load of experts. rank_bytes(): a rank of the stage that takes the most.
   // process_bytes(): host memory of a process with ranks_here ranks. gpu_bytes(): the fullest GPU,
   // 0 without one.

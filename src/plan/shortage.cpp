@@ -74,8 +74,8 @@ std::vector<Part> parts_of(const Plan& plan, const MemoryUse& use) {
     using enum MemoryClass;
     parts = state_parts(plan, of(use, {parameters, gradients, optimizer}));
     parts.push_back({fmt::format("activations of micro-batches of {} of {}{}",
-                                 amount_text(plan.micro_batch_size, "sequence"),
-                                 amount_text(plan.length, "token"), expert_rows_text(plan)),
+                                 amount_text(plan.micro_batch_size, "sequence"), plan.length_text(),
+                                 expert_rows_text(plan)),
                      of(use, {activations, scratch})});
     parts.push_back({"communication buffers", of(use, {communication})});
   }

@@ -8,7 +8,7 @@ namespace {
 
 Speed speed_at(const Plan& plan, double step, double peak) {
   Speed speed;
-  speed.tokens_per_second = static_cast<double>(plan.sequences * plan.length) / step;
+  speed.tokens_per_second = static_cast<double>(plan.tokens()) / step;
   speed.run_seconds = static_cast<double>(plan.iterations) * step;
   if (!plan.flops.empty()) speed.flops_per_second = plan.flops.front().flops / step;
   if (speed.flops_per_second && peak > 0) speed.peak_share = *speed.flops_per_second / peak;

@@ -1,4 +1,4 @@
-// The loss of a model that gives each text one of several labels.
+// The losses of a model that gives each text one of several labels, or any number of them.
 #pragma once
 
 #include "training/objective.h"
@@ -12,6 +12,19 @@ class ClassificationObjective : public training::Objective {
   training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> scores,
                                     std::span<double> gradient) const override;
   std::vector<MetricDefinition> metrics() const override { return {{.name = "accuracy"}}; }
+};
+
+// The mean over texts, and over all classes, of -log sigmoid(score) of the classes that a text has
+// and -log sigmoid(-score) of those that it has not (label_sets of the batch). A class is predicted
+// if its score is above 0. Metrics: "f1", 2 x hits / (predicted + real classes) of all texts
+// together, and "exact match", the share of texts whose predicted classes are theirs.
+class MultiLabelObjective final : public training::Objective {
+ public:
+  training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> scores,
+                                    std::span<double> gradient) const override;
+  std::vector<MetricDefinition> metrics() const override {
+    return {{.name = "f1"}, {.name = "exact match"}};
+  }
 };
 
 }  // namespace megatron::post_training

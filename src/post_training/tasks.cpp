@@ -10,6 +10,7 @@
 #include "corpus/chat/encoder_records.h"
 #include "corpus/chat/scored_dataset.h"
 #include "corpus/masked_corpus.h"
+#include "corpus/span_corpus.h"
 #include "inference/scores.h"
 #include "post_training/classification.h"
 #include "post_training/masked_text.h"
@@ -40,8 +41,9 @@ class MaskedTextTask final : public training::Task {
   Model model(const Model& model, const Vocabulary&) const override {
     MG_CHECK(model->facts().predicts_masked,
              "--task mlm trains encoders with a masked language model's head (BERT, ModernBERT, "
-             "ESM-2 and the like), and the model is a {} without one",
-             model->family());
+             "ESM-2 and the like), and the model is a {} without one{}",
+             model->family(),
+             model->facts().headless ? ": its class in config.json has no head" : "");
     return model;
   }
   Corpus open(const ExampleFiles& files, const Model& model,
@@ -51,6 +53,26 @@ class MaskedTextTask final : public training::Task {
   std::shared_ptr<const training::Objective> objective(const Model& model) const override {
     return std::make_shared<const MaskedTextObjective>(model->facts().pair_head);
   }
+};
+
+// An encoder-decoder, from the token files of sentences or from files of pairs of texts.
+class TwoTextsTask final : public training::Task {
+ public:
+  explicit TwoTextsTask(const settings::DataSettings& settings)
+      : name_(settings.task), from_sentences_(settings.corrupts_spans()) {}
+  Model model(const Model& model, const Vocabulary&) const override {
+    MG_CHECK(model->facts().encoder_layers > 0,
+             "--task {} trains encoder-decoders (T5, mT5, UMT5), and the model is a {}", name_,
+             model->family());
+    return model;
+  }
+  Corpus open(const ExampleFiles& files, const Model&, const std::vector<int32_t>&) const override {
+    return from_sentences_ ? corpus::open_spans(files) : corpus::open_text_pairs(files);
+  }
+
+ private:
+  std::string name_;
+  bool from_sentences_;
 };
 
 class PreferenceTask final : public training::Task {
@@ -81,9 +103,12 @@ using models::ScoredTokens;
 
 // The model with a head of these classes, which begins anew unless the model has one of as many.
 Model with_head(const Model& model, const std::vector<std::string>& names,
-                const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token) {
-  models::ScoreHead head{
-      .label_names = names, .padding = model->facts().score_padding, .scored = scored};
+                const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token,
+                bool multi_label = false) {
+  models::ScoreHead head{.label_names = names,
+                         .padding = model->facts().score_padding,
+                         .scored = scored,
+                         .multi_label = multi_label};
   // Files of encoders say their padding, on which RoBERTa's positions depend.
   const bool own = model->facts().two_sided && head.padding >= 0;
   if (model->score_labels() == 0 && !own)
@@ -156,11 +181,13 @@ class ClassificationTask final : public training::Task {
     MG_CHECK(own.size() != 1,
              "--task classify needs a head of at least two classes, but the model gives one score "
              "to each text (--task reward trains it)");
-    if (own.empty())
+    if (own.empty()) {
+      const std::vector<std::string> paths = corpus::example_paths(settings_);
       return with_head(
           model,
-          new_labels(settings_, [](const auto& paths) { return corpus::label_names_in(paths); }),
-          vocabulary);
+          new_labels(settings_, [](const auto& data) { return corpus::label_names_in(data); }),
+          vocabulary, ScoredTokens::last_token, !paths.empty() && corpus::has_label_lists(paths));
+    }
     check_labels(settings_.labels, own);
     return model;
   }
@@ -168,14 +195,13 @@ class ClassificationTask final : public training::Task {
               const std::vector<int32_t>&) const override {
     return corpus::open_labelled(files, model->facts());
   }
-  std::shared_ptr<const training::Objective> objective(const Model&) const override {
-    return objective_;
+  std::shared_ptr<const training::Objective> objective(const Model& model) const override {
+    if (model->facts().multi_label) return std::make_shared<const MultiLabelObjective>();
+    return std::make_shared<const ClassificationObjective>();
   }
 
  private:
   settings::DataSettings settings_;
-  std::shared_ptr<const ClassificationObjective> objective_ =
-      std::make_shared<const ClassificationObjective>();
 };
 
 // Throws Error unless the model is an encoder that is a masked language model, or has scores of
@@ -245,11 +271,13 @@ class AnswerTask final : public training::Task {
 std::shared_ptr<const training::Task> make_task(const settings::DataSettings& settings) {
   if (settings.task == "sft") return std::make_shared<const ChatTask>();
   if (settings.masks()) return std::make_shared<const MaskedTextTask>();
+  if (settings.corrupts_spans()) return std::make_shared<const TwoTextsTask>(settings);
   MG_CHECK(
       settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
       "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",
       settings.chat_packing, settings.task,
       settings.task == "dpo" ? "compares completions" : "reads each as a whole");
+  if (settings.reads_two_texts()) return std::make_shared<const TwoTextsTask>(settings);
   if (settings.task == "dpo") return std::make_shared<const PreferenceTask>(settings.preferences);
   if (settings.task == "reward") {
     const double center = settings.center_rewards_coefficient;

@@ -222,6 +222,9 @@ struct SampleOrder {
   SampleOrder(const settings::TrainSettings& settings, int64_t asked)
       : data(settings.data),
         seq_length(settings.batch.seq_length),
+        decoder_seq_length(settings.data.reads_two_texts()
+                               ? std::optional(settings.batch.labelled_length())
+                               : std::nullopt),
         seed(settings.runtime.seed),
         train_samples(asked),
         dataloader_type(settings.run.dataloader_type),
@@ -243,6 +246,7 @@ struct SampleOrder {
     Fields f;
     data.fields(f);
     f.add("seq-length", &seq_length, "");
+    f.add("decoder-seq-length", &decoder_seq_length, "");
     f.add("seed", &seed, "");
     f.add("dataloader-type", &dataloader_type, "");
     f.add_switch("no-data-sharding", &data_sharding, false, "");
@@ -251,7 +255,7 @@ struct SampleOrder {
   }
 
   settings::DataSettings data;
-  std::optional<int64_t> seq_length;
+  std::optional<int64_t> seq_length, decoder_seq_length;
   int64_t seed = 0, train_samples = 0;
   std::string dataloader_type;
   bool data_sharding = true;

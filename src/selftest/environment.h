@@ -37,9 +37,13 @@ struct Environment {
       reference = [](training::TrainedModel& trained, DType type) {
         return std::make_unique<training::BaseReference>(trained, type);
       };
-  // Changes whole sequences of preferences, or of multi-token prediction, on the `samples`-th of
-  // the ranks with samples of their own.
+  // Changes whole sequences of preferences, or of several documents in a check of a model, on the
+  // `samples`-th of the ranks with samples of their own.
   std::function<void(int samples, corpus::HostBatch&)> pairs = [](int, corpus::HostBatch&) {};
+  // Changes the model that is computed in a check of a model, but not what it is compared with.
+  std::function<models::Model(const models::Model&)> model = [](const models::Model& m) {
+    return m;
+  };
 };
 
 // A deliberate fault, which changes the computation at one point and is caught by one of the checks

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "selftest/changed_kernel.h"
+#include "selftest/encoder_faults.h"
 #include "selftest/environment.h"
 #include "selftest/layout_matrix.h"
 #include "selftest/passing_group.h"
@@ -190,7 +192,7 @@ Environment with_group() {
 
 // "model.layers.2.mlp..." -> the name with another layer, as `other` says; other names as they are.
 void rename_layer(std::string& name, const std::function<int64_t(int64_t)>& other) {
-  for (const std::string_view before : {"layers.", ".h."}) {
+  for (const std::string_view before : {"layers.", ".h.", ".layer."}) {
     const size_t found = name.find(before);
     if (found == std::string::npos) continue;
     const size_t begin = found + before.size(), end = name.find('.', begin);
@@ -279,16 +281,6 @@ void capacity_of_all_tokens(const kernels::ExpertRowsArgs& args, Stream& stream)
     all.capacity = args.capacity * (all.segment / args.segment);
   }
   kernels::table(stream).expert_rows(all, stream);
-}
-
-template <auto entry, auto changed>
-Environment with_kernel() {
-  auto tables = std::make_shared<std::map<DeviceKind, kernels::Table>>();
-  for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu})
-    tables->emplace(kind, kernels::table(kind)).first->second.*entry = changed;
-  Environment environment;
-  environment.table = [tables](DeviceKind kind) { return &tables->at(kind); };
-  return environment;
 }
 
 // Tensor-parallel ranks of the rank whose thread this is.
@@ -424,11 +416,9 @@ bool counts_other_tokens(const MatrixRow& row) {
   return row.drops_tokens && (layout.micro_batch != 2 || (!divided && ranks != layout.tp));
 }
 
-}  // namespace
-
-const std::vector<Fault>& faults() {
+std::vector<Fault> faults_of_decoders() {
   using parallel::Sharding;
-  static const std::vector<Fault> all = {
+  return {
       {"doubled-gradient",
        "embedding_backward adds its gradient twice",
        true,
@@ -452,7 +442,7 @@ const std::vector<Fault>& faults() {
        with_group<Changed<unreduced<kGradients>>>},
       {"loss-off-by-log-tp",
        "in the loss every rank's sum of exponentials is counted once per tensor-parallel rank",
-       false, [](const MatrixRow& row) { return row.layout.tp > 1; },
+       false, [](const MatrixRow& row) { return row.layout.tp > 1 && !row.is_encoder(); },
        with_group<Changed<counted_twice_in_loss>>},
       {"gradient-averaged-twice",
        "the sum of gradients over data-parallel ranks is divided by their number, although the "
@@ -534,6 +524,16 @@ const std::vector<Fault>& faults() {
        false, [](const MatrixRow& row) { return row.layout.dp > 1; }, with_swapped_pairs,
        MatrixTask::preferences},
   };
+}
+
+}  // namespace
+
+const std::vector<Fault>& faults() {
+  static const std::vector<Fault> all = [] {
+    std::vector<Fault> list = faults_of_decoders();
+    for (Fault& fault : faults_of_encoders()) list.push_back(std::move(fault));
+    return list;
+  }();
   return all;
 }
 

@@ -17,24 +17,26 @@ namespace megatron::selftest {
 // A layout of up to 16 ranks. The matrix covers tensor parallel 1, 2 and 4, divided tokens, 1 to 4
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout, an untied Llama with grouped
-// heads, one with experts and one with latent attention, 1 or 2 sequences per micro-batch, and
-// packed documents. Rows are in a fixed order.
-// Rows of other tasks follow the covering set: of its rows enough that every value is in one of an
-// objective (toy_objective.h) or of a reward model, which alternate and share the code for losses
-// of whole sequences; in one of adapters (LoRA); and in one of adapters trained on preferences
-// (DPO). Adapters have no rows with feed-forward blocks in chunks, and preferences are packed; one
-// more row of these has dropout and one stage. Rows of multi-token prediction, which the tied GPT-2
-// does not have, follow in the same way. Models without experts have dropout of adapters. The last
-// row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose tensor-parallel
-// ranks would close small buckets at different parameters.
+// heads, one with experts and one with latent attention, a BERT with its heads for masked tokens
+// and pairs of texts, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed
+// order. Rows of other tasks follow the covering set: of its rows enough that every value is in one
+// of an objective (toy_objective.h) or of a reward model, which alternate and share the code for
+// losses of whole sequences; in one of adapters (LoRA); and in one of adapters trained on
+// preferences (DPO). Adapters have no rows with feed-forward blocks in chunks or with BERT, and
+// preferences are packed; one more row of these has dropout and one stage. Rows of multi-token
+// prediction, which the tied GPT-2 and BERT do not have, follow in the same way. Models without
+// experts have dropout of adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a
+// sharded optimizer, whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
-  size_t model = 0;  // index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents
+  // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT.
+  size_t model = 0;
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
   MatrixTask task = MatrixTask::next_tokens;
   Layout layout;
   bool has_experts() const { return model == 2; }
+  bool is_encoder() const { return model == 4; }
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
 
@@ -68,12 +70,12 @@ enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
 // 1e-10 (those of other tasks than next tokens are not run otherwise); in fp32 on the device
-// against one rank within kLayoutFp32 (but for experts), and bit for bit against the same tensor-
-// and data-parallel ranks without stages, sharding, recompute, overlap and offload where DESIGN's
-// rules of equal bits hold: with sharded gradients and several micro-batches sums are added in
-// another order (docs/decisions). Compared are the loss, every parameter's gradient, the norms and
-// losses of steps of SGD and its parameters, for next tokens the losses of steps of AdamW, and the
-// model's metrics in all of them. The log-probabilities of the reference model of
+// against one rank within kLayoutFp32 (but for experts and BERT), and bit for bit against the same
+// tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
+// DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
+// added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the
+// norms and losses of steps of SGD and its parameters, for next tokens the losses of steps of
+// AdamW, and the model's metrics in all of them. The log-probabilities of the reference model of
 // preferences are compared with those of a model that has no dropout, too.
 class MatrixRun {
  public:

@@ -5,6 +5,8 @@
 #include "base/philox.h"
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
+#include "post_training/masked_text.h"
+#include "selftest/canonical.h"
 #include "training/trained_model.h"
 
 namespace megatron::selftest {
@@ -67,9 +69,17 @@ class PlainBatch {
       return std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     };
     const auto tokens = part(batch_.tokens), labels = part(batch_.labels);
-    sums[0].add(weighted(
-        model_->plain_losses(weights, {.tokens = tokens, .encoder = encoder_text(begin)}, labels),
-        end));
+    const models::PlainText text{.tokens = tokens,
+                                 .encoder = encoder_text(begin),
+                                 .types = batch_.token_types.empty() ? std::span<const int32_t>()
+                                                                     : part(batch_.token_types)};
+    const Sum own = weighted(model_->plain_losses(weights, text, labels), end);
+    sums[0].add(own);
+    // A pair counts as much as the tokens of its document (post_training/masked_text.h).
+    const int32_t pair =
+        batch_.pair_labels.empty() ? -1 : batch_.pair_labels[static_cast<size_t>(begin)];
+    if (pair >= 0) sums[0].sum += own.count * model_->plain_pair_loss(weights, text, pair);
+    if (depths_ == 0) return;
     const auto of_depths = model_->plain_prediction_losses(weights, tokens, labels);
     for (size_t k = 0; k < of_depths.size(); ++k) sums[k + 1].add(weighted(of_depths[k], end));
   }
@@ -123,21 +133,25 @@ std::vector<double> unit_direction(const std::string& name, size_t size) {
 void check_model(const TinyModel& tiny, DeviceKind device, const Environment& environment,
                  Report& report) {
   const models::Model model = tiny.model()->with({.hidden_dropout = 0, .attention_dropout = 0});
+  const models::ModelFacts& facts = model->facts();
   const bool wide = device == DeviceKind::reference;
   const DType type = wide ? DType::f64 : DType::f32;
+  std::shared_ptr<const training::Objective> objective;
+  if (facts.predicts_masked)
+    objective = std::make_shared<const post_training::MaskedTextObjective>(facts.pair_head);
   Runtime runtime({device, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
   const std::unique_ptr<comm::Group> wrapped = environment.wrap(*alone);
   std::unique_ptr<comm::Group> made;
   comm::Group& group = comm::for_device(wrapped ? *wrapped : *alone, {device, 0}, made);
-  training::TrainedModel trained(model, type, 1, {}, group, runtime,
-                                 {.table = environment.table(device)});
+  training::TrainedModel trained(environment.model(model), type, 1, {}, group, runtime,
+                                 {.objective = objective, .table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  std::vector<corpus::HostBatch> batches = {
-      random_batch(model, 0, 2, 9, model->facts().prediction.depths > 0)};
+  const bool packed = facts.prediction.depths > 0 || facts.two_sided || facts.encoder_layers > 0;
+  std::vector<corpus::HostBatch> batches = {random_batch(model, 0, 2, 9, packed)};
   const corpus::HostBatch whole = batches[0];
-  if (model->facts().prediction.depths > 0) environment.pairs(0, batches[0]);
+  if (packed) environment.pairs(0, batches[0]);
   TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
   const training::StepReport step = trained.step.accumulate(batches, divisor);

@@ -76,6 +76,8 @@ void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
                      }});
     };
     add_model(predicting_model());
+    for (const TinyModel& model : tiny_encoders()) add_model(model);
+    add_model(tiny_t5());
     for (const TinyModel& model : tiny_models()) {
       add_model(model);
       all.push_back({"layouts/" + model.name + type,

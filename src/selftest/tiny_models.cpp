@@ -45,6 +45,27 @@ TinyModel predicting_model() {
   return model;
 }
 
+std::vector<TinyModel> tiny_encoders() {
+  models::ModelFlags bert = tiny_models()[0].flags;
+  bert.encoder = true;
+  bert.num_attention_heads = 4;
+  bert.model_family = "bert";
+  return {{"bert", bert}, {"modernbert", {}, R"({
+    "model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "vocab_size": 61,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "global_attn_every_n_layers": 2, "local_attention": 6, "norm_eps": 0.001953125,
+    "pad_token_id": 0, "max_position_embeddings": 64, "initializer_range": 0.2})"}};
+}
+
+TinyModel tiny_t5() {
+  return {"t5", {}, R"({
+    "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 61,
+    "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.1,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
+    "layer_norm_epsilon": 0.001953125, "feed_forward_proj": "gated-gelu", "initializer_factor": 10,
+    "is_encoder_decoder": true})"};
+}
+
 namespace {
 
 // Rounds values that are held in bf16; values of other types are unchanged.

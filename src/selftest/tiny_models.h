@@ -1,4 +1,4 @@
-// Small models of both families, and batches for them.
+// Small models, and batches for them.
 #pragma once
 
 #include <string>
@@ -12,9 +12,13 @@ namespace megatron::selftest {
 
 struct TinyModel {
   std::string name;
-  models::ModelFlags flags;
+  models::ModelFlags flags = {};
+  std::string config = {};  // a config.json that describes the model in place of flags
 
-  models::Model model() const { return models::model_from_flags(flags, 0); }
+  models::Model model() const {
+    return config.empty() ? models::model_from_flags(flags, 0)
+                          : models::model_from_config_json(Json::parse(config));
+  }
 };
 // GPT-2 (tied, with dropout), Llama (grouped heads, untied), Llama (tied, with biases). Their
 // epsilons and attention scales are exact in f32, so that fp64 results can be compared to the last
@@ -22,6 +26,12 @@ struct TinyModel {
 std::vector<TinyModel> tiny_models();
 // The last of them with multi-token prediction of two depths.
 TinyModel predicting_model();
+
+// BERT, with dropout and a head for pairs of texts; ModernBERT, whose windowed layers have other
+// rotary positions than those that see all.
+std::vector<TinyModel> tiny_encoders();
+// T5 with dropout: two layers of an encoder and two of a decoder.
+TinyModel tiny_t5();
 
 // Gives every parameter, including norms and biases, values that differ between elements and are
 // the same in any layout. held: bf16 rounds the values, whatever the model's type.

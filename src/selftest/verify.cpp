@@ -188,7 +188,7 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
   Tape tape(runtime_, Tape::Mode::infer);
   tape.listen(static_cast<SpanListener*>(&model_.step.data_parallel()));
   Bundle bundle;
-  int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
+  int64_t place = stage.part().first_layer;  // number of layers before the hidden state
   if (!stage.part().embedding) {
     const auto forms = models::boundary_forms(
         stage, models::Edge::entry, training::boundary_rows(host, model_.ranks.tensor()), type_);
@@ -202,11 +202,10 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
   RouterWatcher router(runtime_.stream());
   for (const models::Block& block : stage.blocks()) {
     bundle = block(tape, bundle, batch, models::Phase::evaluate);
+    if (block.layer) ++place;
     keep_hidden(prefix, place, bundle, batch, results);
-    if (block.span.name == "encoder_norm") continue;
     if (const Tensor logits = router.take(); logits.defined() && prefix.empty())
       keep_router(place, all_rows(logits, batch), results);
-    ++place;
   }
   if (!stage.part().head) {
     for (const Tensor& tensor : models::leaving_values(stage, tape, bundle))
@@ -444,6 +443,10 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
   const checkpoint::ModelDirectory files(directory, options.reading);
   const models::ModelChanges no_dropout = {.hidden_dropout = 0, .attention_dropout = 0};
   const models::Model model = models::model_of(files)->with(no_dropout);
+  MG_CHECK(!model->facts().headless && !model->facts().multi_label,
+           "{}: megatron verify compares outputs and losses of heads, but not of {}", directory,
+           model->facts().headless ? "a model without one (its class in config.json)"
+                                   : "several labels for a text (multi_label_classification)");
   std::optional<training::MergedAdapter> merged;
   if (files.is_adapter()) merged.emplace(files);
   std::vector<Report> reports;

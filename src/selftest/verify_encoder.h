@@ -2,6 +2,7 @@
 #pragma once
 
 #include "post_training/masked_text.h"
+#include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
 

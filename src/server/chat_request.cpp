@@ -172,6 +172,13 @@ tokenizers::Chat read_messages(const Parameters& p, bool prompts) {
 ChatRequest read_chat(const Json& body, const TextModel& model) {
   const Parameters p(body);
   check_model(p, model);
+  if (model.encodes() && !model.has_chat_template())
+    throw invalid_request(
+        fmt::format("'{}' is an encoder-decoder without a chat template, which was not trained on "
+                    "chats; use /v1/completions with the encoder's text as the prompt, or serve it "
+                    "with --chat-template FILE",
+                    model.name()),
+        "model", "wrong_kind_of_model");
   ChatRequest r;
   r.generation = read_generation(p, model, {"max_completion_tokens", "max_tokens"});
   if (r.generation.max_tokens == 0) p.fail("max_tokens", "is 0; it must be 1 or more");
@@ -198,8 +205,8 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
             "prediction",
             "web_search_options",
             "echo",
-            "suffix",
-            {"best_of", 1}});
+            "suffix"});
+  if (!r.generation.beams) p.refuse({{"best_of", 1}});
   return r;
 }
 

@@ -57,6 +57,9 @@ class Choice {
   // A list for each token of prompt and text that the model has read; null if it is not requested.
   Json routed_experts() const;
   double log_probability() const { return log_probability_; }  // total of all generated tokens
+  // Score of a text that beam search found (inference::BeamResult).
+  void set_score(double score) { score_ = score; }
+  double score() const { return score_; }
 
  private:
   void push(const inference::GeneratedToken& token);
@@ -70,7 +73,7 @@ class Choice {
   inference::StopText stop_;
   std::optional<inference::Finish> finish_;
   int64_t generated_ = 0;
-  double log_probability_ = 0;
+  double log_probability_ = 0, score_ = 0;
   std::vector<double> of_prompt_;
   std::vector<inference::PromptAlternatives> prompt_alternatives_;
   std::vector<int32_t> expert_choices_;

@@ -16,7 +16,7 @@ std::vector<ChoicePlan> plan(const ChatRequest& r, const RenderedPrompt& prompt,
       room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {}, "messages");
   require_prompt_logprobs(r.generation, std::ssize(prompt.tokens));
   std::vector<ChoicePlan> plans;
-  for (int64_t i = 0; i < r.generation.n; ++i) {
+  for (int64_t i = 0; i < r.generation.requests(); ++i) {
     plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
     if (r.logprobs) plans.back().request.logprobs = r.top_logprobs;
     if (i == 0 && r.generation.prompt_logprobs)

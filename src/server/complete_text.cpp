@@ -16,7 +16,7 @@ std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model)
   for (const Prompt& prompt : r.prompts) {
     const int64_t room =
         room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, kUsualTokens);
-    for (int64_t i = 0; i < r.best_of; ++i) {
+    for (int64_t i = 0; i < (r.generation.beams ? 1 : r.best_of); ++i) {
       plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
       plans.back().request.logprobs = r.logprobs.value_or(-1);
       if (r.echo && r.logprobs.value_or(0) > 0) score_prompt(plans.back(), *r.logprobs);

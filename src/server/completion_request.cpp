@@ -41,23 +41,32 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   check_model(p, model);
   CompletionRequest r;
   r.generation = read_generation(p, model, {"max_tokens"});
-  r.best_of = p.integer("best_of", 1, kMaxTexts).value_or(r.generation.n);
+  r.best_of = r.generation.n;
+  if (!r.generation.beams) r.best_of = p.integer("best_of", 1, kMaxTexts).value_or(r.best_of);
   if (r.best_of < r.generation.n)
     p.fail("best_of", fmt::format("is {}, less than n, {}", r.best_of, r.generation.n));
   if (r.best_of > r.generation.n && r.generation.stream)
     p.fail("best_of", "is more than n, which cannot be streamed; leave out stream or best_of");
   r.logprobs = p.integer("logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
   r.echo = p.boolean("echo").value_or(false);
+  if (r.echo && model.encodes())
+    p.fail("echo",
+           "is true, but this model reads prompts with an encoder, and its texts do not "
+           "continue them; leave it out");
   if (r.generation.max_tokens == 0 && !r.echo && !r.generation.prompt_logprobs)
     p.fail("max_tokens",
            "is 0, which needs echo: true or prompt_logprobs; otherwise the answer would be empty");
+  if (r.generation.max_tokens == 0 && r.generation.beams)
+    p.fail("max_tokens", "is 0, but use_beam_search needs at least 1");
   read_response_format(p, model, r.generation);
   p.refuse({"suffix", "tools"});
   r.prompts = read_prompts(p, "prompt", model);
-  const auto texts = static_cast<int64_t>(r.prompts.size()) * r.best_of;
+  const int64_t each = std::max(r.best_of, r.generation.width());
+  const auto texts = static_cast<int64_t>(r.prompts.size()) * each;
   if (texts > kMaxTexts)
-    p.fail("n", fmt::format("of {} for each of {} prompts makes {} texts; at most {} are allowed",
-                            r.best_of, r.prompts.size(), texts, kMaxTexts));
+    p.fail(each > r.generation.n ? "best_of" : "n",
+           fmt::format("of {} for each of {} prompts makes {} texts; at most {} are allowed", each,
+                       r.prompts.size(), texts, kMaxTexts));
   int64_t tokens = 0;
   for (const Prompt& prompt : r.prompts) tokens += std::ssize(prompt.tokens);
   require_prompt_logprobs(r.generation, tokens * r.generation.n);

@@ -24,13 +24,16 @@ Json in_numbers(const std::vector<float>& values) {
 }
 
 // Which hidden states make the embedding, and whether it has length 1: `pooling` and `normalize`.
-inference::EmbeddingForm read_form(const Parameters& p) {
-  inference::EmbeddingForm form{.unit = p.boolean("normalize").value_or(true)};
-  const std::string pooling = p.text("pooling").value_or("mean");
-  if (pooling == "cls") form.pooling = inference::Pooling::first_token;
-  else if (pooling == "last") form.pooling = inference::Pooling::last_token;
-  else if (pooling != "mean")
-    p.fail("pooling", "is " + shown(Json(pooling)) +
+inference::EmbeddingForm read_embedding_form(const Parameters& p, const TextModel& model) {
+  inference::EmbeddingForm form{.pooling = model.pooling(),
+                                .unit = p.boolean("normalize").value_or(true)};
+  const std::optional<std::string> pooling = p.text("pooling");
+  if (!pooling) return form;
+  if (*pooling == "mean") form.pooling = inference::Pooling::mean;
+  else if (*pooling == "cls") form.pooling = inference::Pooling::first_token;
+  else if (*pooling == "last") form.pooling = inference::Pooling::last_token;
+  else
+    p.fail("pooling", "is " + shown(Json(*pooling)) +
                           "; it must be \"mean\", \"cls\" (the first token) or \"last\"");
   return form;
 }
@@ -69,11 +72,17 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Parameters p(body);
   check_model(p, api.model);
+  if (api.model.encodes())
+    throw invalid_request(
+        fmt::format("'{}' is an encoder-decoder, which gives no embeddings; serve an encoder or a "
+                    "decoder for them",
+                    api.model.name()),
+        "model", "wrong_kind_of_model");
   const std::string format = p.text("encoding_format").value_or("float");
   if (format != "float" && format != "base64")
     p.fail("encoding_format", "is " + shown(Json(format)) + "; it must be \"float\" or \"base64\"");
   p.refuse({"dimensions"});
-  const inference::EmbeddingForm form = read_form(p);
+  const inference::EmbeddingForm form = read_embedding_form(p, api.model);
   const Truncation truncation = read_truncation(p, api.model);
   std::vector<Prompt> inputs = read_prompts(p, "input", api.model);
   int64_t tokens = 0;

@@ -30,6 +30,12 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   plan.request.adapter = model.adapter();
   plan.request.priority = parameters.priority;
   plan.request.expert_choices = parameters.routed_experts;
+  plan.request.beams = parameters.beams;
+  if (parameters.beams && parameters.grammar)
+    throw invalid_request(
+        "use_beam_search excludes a constrained text (response_format, guided_*, "
+        "structured_outputs, tools that must be called); leave out one of them",
+        "use_beam_search");
   if (parameters.grammar) {
     plan.request.grammar = parameters.grammar;
     plan.request.token_bytes = model.grammars().token_bytes();
@@ -53,11 +59,14 @@ Generation::Generation(const TextModel& model, Engines& engine, std::vector<Choi
       routed += std::ssize(plan.request.prompt) + plan.request.max_tokens;
   require_routed_experts(model.facts(), routed);
   std::vector<inference::Request> requests;
-  choices_.reserve(plans.size());
   for (ChoicePlan& plan : plans) {
-    choices_.emplace_back(model, plan.request.prompt, std::move(plan.options));
+    first_choices_.push_back(choices_.size());
+    const int64_t texts = plan.request.beams ? plan.request.beams->returned : 1;
+    for (int64_t i = 0; i < texts; ++i)
+      choices_.emplace_back(model, plan.request.given(model.facts()), plan.options);
     requests.push_back(std::move(plan.request));
   }
+  first_choices_.push_back(choices_.size());
   call_ = engine.submit(std::move(requests), deadline);
 }
 
@@ -65,14 +74,40 @@ bool Generation::finished() const {
   return std::ranges::all_of(choices_, [](const Choice& choice) { return choice.finished(); });
 }
 
+// The tokens of beams so far are those of every text; each gets its own at the end.
+void Generation::take(const EngineEvent& event) {
+  const size_t first = first_choices_[event.request], end = first_choices_[event.request + 1];
+  bool stopped = false;
+  for (size_t c = first; c < end; ++c) {
+    Choice& choice = choices_[c];
+    if (choice.finished()) continue;  // finished by a stop string
+    if (event.failure) fail_with(*event.failure, event.update.error);
+    if (event.update.beams.empty()) {
+      stopped = choice.take(event.update) || stopped;
+      continue;
+    }
+    inference::RequestUpdate update = event.update;
+    update.tokens.clear();
+    if (c - first < update.beams.size()) {
+      const inference::BeamResult& beam = update.beams[c - first];
+      update.tokens.assign(beam.tokens.begin() + choice.generated_tokens(), beam.tokens.end());
+      update.finish = beam.finish;
+      choice.set_score(beam.score);
+    }
+    choice.take(update);
+  }
+  if (stopped) call_->cancel(event.request);
+}
+
+int64_t Generation::cached_tokens(size_t choice) const {
+  const auto after = std::ranges::upper_bound(first_choices_, choice);
+  return call_->cached_tokens(static_cast<size_t>(after - first_choices_.begin()) - 1);
+}
+
 bool Generation::advance(const std::function<bool()>& client_gone) {
   while (!finished()) {
     const std::vector<EngineEvent> events = call_->wait(kTick);
-    for (const EngineEvent& event : events) {
-      if (choices_[event.request].finished()) continue;  // finished by a stop string
-      if (event.failure) fail_with(*event.failure, event.update.error);
-      if (choices_[event.request].take(event.update)) call_->cancel(event.request);
-    }
+    for (const EngineEvent& event : events) take(event);
     if (client_gone()) throw ClientGone();
     if (!events.empty()) return true;
   }

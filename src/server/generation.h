@@ -34,6 +34,7 @@ constexpr std::chrono::milliseconds kTick{100};  // between two looks at the cli
 // Throws the ApiError for a failure of a request.
 [[noreturn]] void fail_with(Failure failure, const std::string& reason);
 
+// The texts of a request with beams are as many choices, best first.
 class Generation {
  public:
   // Submits all. Throws ApiError and what Engines::submit throws.
@@ -49,12 +50,14 @@ class Generation {
   std::vector<Choice>& choices() { return choices_; }
   const std::vector<Choice>& choices() const { return choices_; }
   int64_t generated_tokens() const;
-  int64_t cached_tokens(size_t choice) const { return call_->cached_tokens(choice); }
+  int64_t cached_tokens(size_t choice) const;
 
  private:
   bool finished() const;
+  void take(const EngineEvent& event);
 
   std::vector<Choice> choices_;
+  std::vector<size_t> first_choices_;  // of each request, and the number of all
   std::unique_ptr<EngineCall> call_;
 };
 

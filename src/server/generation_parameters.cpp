@@ -64,6 +64,10 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
 
 void read_prompt_logprobs(const Parameters& p, const TextModel& model, GenerationParameters& g) {
   g.prompt_logprobs = p.integer("prompt_logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
+  if (g.prompt_logprobs && model.encodes())
+    p.fail("prompt_logprobs",
+           "is given, but this model reads prompts with an encoder, which does "
+           "not predict their tokens; leave it out");
   if (!g.stream || !g.prompt_logprobs) return;
   if (*g.prompt_logprobs > 0)
     p.fail("prompt_logprobs", "cannot be streamed; leave out stream or prompt_logprobs");
@@ -76,6 +80,44 @@ void read_routed_experts(const Parameters& p, const TextModel& model, Generation
   if (!g.routed_experts) return;
   if (!model.facts().experts) p.fail(kName, "is true, but the model has no layer with experts");
   if (g.stream) p.fail(kName, "cannot be streamed; leave out stream or return_routed_experts");
+}
+
+inference::EarlyStopping read_early_stopping(const Parameters& p) {
+  const Json* given = p.find("early_stopping");
+  if (given == nullptr || *given == Json(false)) return inference::EarlyStopping::no;
+  if (*given == Json(true)) return inference::EarlyStopping::yes;
+  if (*given == Json("never")) return inference::EarlyStopping::never;
+  p.fail("early_stopping", "is " + shown(*given) + "; it must be true, false or \"never\"");
+}
+
+// The options of use_beam_search. Fails for fields that it excludes.
+void read_beams(const Parameters& p, GenerationParameters& g) {
+  if (!p.boolean("use_beam_search").value_or(false))
+    return p.refuse({"early_stopping", {"length_penalty", 1}});
+  g.beams =
+      inference::BeamOptions{.beams = p.integer("best_of", 1, kMaxTexts).value_or(g.n),
+                             .returned = g.n,
+                             .length_penalty = p.number("length_penalty", -100, 100).value_or(1),
+                             .early_stopping = read_early_stopping(p)};
+  if (g.beams->beams < g.n)
+    p.fail("best_of", fmt::format("is {}, less than n, {}", g.beams->beams, g.n));
+  const inference::SamplingOptions& o = g.options;
+  const auto exclude = [&](bool given, const char* name, const char* neutral) {
+    if (given)
+      p.fail(name, fmt::format("excludes use_beam_search, which samples no text; leave out one of "
+                               "them, or make {} {}",
+                               name, neutral));
+  };
+  exclude(o.temperature != 0 && o.temperature != 1, "temperature", "0 or 1");
+  exclude(o.top_p != 1, "top_p", "1");
+  exclude(o.top_k != 0, "top_k", "0");
+  exclude(o.min_p != 0, "min_p", "0");
+  exclude(o.repetition_penalty != 1, "repetition_penalty", "1");
+  exclude(o.presence_penalty != 0, "presence_penalty", "0");
+  exclude(o.frequency_penalty != 0, "frequency_penalty", "0");
+  exclude(!o.logit_bias.empty(), "logit_bias", "{}");
+  exclude(!g.stops.empty(), "stop", "[]; stop_token_ids end beams");
+  exclude(g.routed_experts, "return_routed_experts", "false");
 }
 
 void read_stream(const Parameters& p, GenerationParameters& g) {
@@ -143,16 +185,14 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   read_stream(p, g);
   read_prompt_logprobs(p, model, g);
   read_routed_experts(p, model, g);
+  read_beams(p, g);
   p.refuse({"guided_grammar",
             "bad_words",
             "allowed_token_ids",
-            "use_beam_search",
-            "early_stopping",
             "truncate_prompt_tokens",
             "include_stop_str_in_output",
             "logits_processors",
             "multi_modal_data",
-            {"length_penalty", 1},
             {"typical_p", 1},
             {"skip_special_tokens", true}});
   return g;
@@ -226,7 +266,19 @@ void check_model(std::string_view name, const TextModel& model) {
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field) {
-  const int64_t room = model.context() - prompt_tokens;
+  // A text that does not continue the prompt has positions of its own.
+  const bool apart = model.encodes();
+  if (apart && prompt_tokens > model.context())
+    throw invalid_request(fmt::format("the prompt has {} tokens, and the encoder of this model "
+                                      "reads at most {}; shorten it",
+                                      prompt_tokens, model.context()),
+                          field, "context_length_exceeded");
+  const int64_t room = model.context() - (apart ? 1 : prompt_tokens);
+  if (apart && asked && *asked > room)
+    throw invalid_request(
+        fmt::format("max_tokens is {}, but a text of this model has at most {} tokens", *asked,
+                    room),
+        "max_tokens", "context_length_exceeded");
   const auto refuse = [&](const std::string& found) {
     throw invalid_request(
         fmt::format(

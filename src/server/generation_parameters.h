@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "inference/beam_options.h"
 #include "inference/sampling.h"
 #include "server/parameters.h"
 #include "server/text_model.h"
@@ -21,12 +22,16 @@ struct GenerationParameters {
   std::optional<int64_t> prompt_logprobs;  // number of alternatives per prompt token
   std::vector<std::string> stops;
   std::vector<int32_t> stop_tokens;
-  SharedGrammar grammar;  // constrains the text; may be null
+  std::optional<inference::BeamOptions> beams;  // use_beam_search; `n` texts are returned
+  SharedGrammar grammar;                        // constrains the text; may be null
   bool ignore_eos = false, stream = false, include_usage = false;
   bool routed_experts = false;  // return_routed_experts
 
   // seed: most texts of a request that gives none.
   inference::SamplingOptions sampling(uint64_t seed_of_request) const;
+  // Requests, and texts that are continued at a time, for each prompt.
+  int64_t requests() const { return beams ? 1 : n; }
+  int64_t width() const { return beams ? beams->beams : n; }
   // Tokens that end the text.
   std::vector<int32_t> end_tokens(const TextModel& model) const;
 };

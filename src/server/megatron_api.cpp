@@ -30,11 +30,32 @@ std::vector<Prompt> read_megatron_prompts(const Parameters& p, const TextModel& 
     if (text.as_string().empty() && !add_bos)
       p.fail("prompts", "contains an empty text, which needs add_BOS: true");
     Prompt prompt{text.as_string(), {}};
-    if (!prompt.text.empty()) prompt.tokens = model.encode(prompt.text, false);
+    if (!prompt.text.empty()) prompt.tokens = model.encode(prompt.text, model.encodes());
     if (add_bos) prompt.tokens.insert(prompt.tokens.begin(), *begin);
     prompts.push_back(std::move(prompt));
   }
   return prompts;
+}
+
+// As in Megatron-LM, all beams of one prompt are returned.
+void read_beam_width(const Parameters& p, MegatronRequest& r) {
+  GenerationParameters& g = r.generation;
+  const std::optional<int64_t> width = p.integer("beam_width", 1, kMaxTexts);
+  if (!width) return p.refuse({{"length_penalty", 1}});
+  if (r.prompts.size() > 1)
+    p.fail("beam_width", fmt::format("is for one prompt, but prompts has {}", r.prompts.size()));
+  const auto exclude = [&](bool given, const char* name) {
+    if (given) p.fail(name, "excludes beam_width, which samples no text; leave out one of them");
+  };
+  exclude(g.options.temperature != 1, "temperature");
+  exclude(g.options.top_k != 0, "top_k");
+  exclude(g.options.top_p != 1, "top_p");
+  exclude(r.logprobs, "logprobs");
+  g.n = *width;
+  g.beams =
+      inference::BeamOptions{.beams = *width,
+                             .returned = *width,
+                             .length_penalty = p.number("length_penalty", -100, 100).value_or(1)};
 }
 
 MegatronRequest read_megatron(const Json& body, const TextModel& model) {
@@ -47,8 +68,9 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   GenerationParameters& g = r.generation;
   r.logprobs = p.boolean("logprobs").value_or(false);
   g.max_tokens = p.integer("tokens_to_generate", 0, INT64_MAX).value_or(kUsualTokens);
-  if (g.max_tokens == 0 && !r.logprobs)
-    p.fail("tokens_to_generate", "is 0, which needs logprobs: true");
+  if (g.max_tokens == 0 && (!r.logprobs || model.encodes()))
+    p.fail("tokens_to_generate",
+           model.encodes() ? "is 0; give at least 1" : "is 0, which needs logprobs: true");
   g.options.temperature = p.number("temperature", 0, 100).value_or(1);
   if (g.options.temperature == 0)
     p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
@@ -60,16 +82,10 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   if (const auto seed = p.integer("random_seed", 0, INT64_MAX))
     g.seed = static_cast<uint64_t>(*seed);
   p.boolean("no_log");  // accepted: texts are never logged
-  p.refuse({"top_p_decay",
-            "top_p_bound",
-            "beam_width",
-            "stop_token",
-            "stop_on_eol",
-            "stop_on_double_eol",
-            "prevent_newline_after_colon",
-            "top_n_logprobs",
-            {"length_penalty", 1}});
+  p.refuse({"top_p_decay", "top_p_bound", "stop_token", "stop_on_eol", "stop_on_double_eol",
+            "prevent_newline_after_colon", "top_n_logprobs"});
   r.prompts = read_megatron_prompts(p, model);
+  read_beam_width(p, r);
   return r;
 }
 
@@ -91,13 +107,16 @@ HttpAnswer megatron_generate(const Api& api, const HttpRequest& request) {
   Generation generation(model, api.engine, std::move(plans), api.deadline());
   generation.finish(request.client_gone);
 
-  Json::Array texts, segments, logprobs;
-  for (size_t i = 0; i < r.prompts.size(); ++i) {
+  Json::Array texts, segments, logprobs, scores;
+  for (size_t i = 0; i < generation.choices().size(); ++i) {
     Choice& choice = generation.choices()[i];
+    const Prompt& prompt = r.prompts[r.generation.beams ? 0 : i];
     const Piece piece = choice.take_piece();
-    texts.emplace_back(r.prompts[i].text + piece.text);
+    texts.emplace_back(model.encodes() ? piece.text : prompt.text + piece.text);
+    scores.emplace_back(choice.score());
     Json::Array names, of_tokens;
-    for (const int32_t id : r.prompts[i].tokens) names.emplace_back(token_name(model, id));
+    if (!model.encodes())
+      for (const int32_t id : prompt.tokens) names.emplace_back(token_name(model, id));
     for (const double value : choice.prompt_log_probabilities())
       of_tokens.push_back(log_probability(value));
     for (const TextToken& one : piece.tokens) {
@@ -107,10 +126,11 @@ HttpAnswer megatron_generate(const Api& api, const HttpRequest& request) {
     segments.emplace_back(std::move(names));
     logprobs.emplace_back(std::move(of_tokens));
   }
-  const Json answer = Json::Object{{"text", std::move(texts)},
-                                   {"segments", std::move(segments)},
-                                   {"logprobs", r.logprobs ? Json(std::move(logprobs)) : Json()}};
-  return {.body = answer.dump(), .note = usage_note(prompt_tokens, generation.generated_tokens())};
+  Json::Object answer = {{"text", std::move(texts)}, {"segments", std::move(segments)}};
+  if (r.generation.beams) answer.emplace_back("scores", std::move(scores));
+  else answer.emplace_back("logprobs", r.logprobs ? Json(std::move(logprobs)) : Json());
+  return {.body = Json(std::move(answer)).dump(),
+          .note = usage_note(prompt_tokens, generation.generated_tokens())};
 }
 
 }  // namespace megatron::server

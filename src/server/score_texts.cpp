@@ -64,6 +64,14 @@ Json numbers(std::span<const double> values) {
   return Json(Json::Array(values.begin(), values.end()));
 }
 
+// The labels that apply to a text: those of scores above 0, which are probabilities above one half.
+Json applying(std::span<const double> values, bool activated, const models::ModelFacts& facts) {
+  Json::Array labels;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] > (activated ? 0.5 : 0)) labels.emplace_back(facts.label_names[i]);
+  return Json(std::move(labels));
+}
+
 // The scores of a text, or of a model with labels of tokens a list of each token's.
 Json pooled(const std::vector<double>& values, const models::ModelFacts& facts) {
   if (inference::scores_texts(facts)) return numbers(values);
@@ -99,14 +107,18 @@ void require_one_label(const Parameters& p, const TextModel& model, std::string_
 HttpAnswer classify(const Api& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   require_scores_of_texts(api.model, "/v1/classify");
-  const ScoredTexts scored = score(api, read_scored_texts(Parameters(body), api.model), request);
+  const models::ModelFacts& facts = api.model.facts();
+  const ScoreRequest r = read_scored_texts(Parameters(body), api.model);
+  const ScoredTexts scored = score(api, r, request);
   Json::Array data;
   for (const std::vector<double>& values : scored.values) {
     const auto best = static_cast<size_t>(std::ranges::max_element(values) - values.begin());
-    data.emplace_back(Json::Object{{"index", std::ssize(data)},
-                                   {"label", api.model.facts().label_names[best]},
-                                   {"probs", numbers(values)},
-                                   {"num_classes", std::ssize(values)}});
+    Json::Object result = {{"index", std::ssize(data)},
+                           {"label", facts.label_names[best]},
+                           {"probs", numbers(values)},
+                           {"num_classes", std::ssize(values)}};
+    if (facts.multi_label) result.emplace_back("labels", applying(values, r.activation, facts));
+    data.emplace_back(std::move(result));
   }
   return list_of(api, "classify-", std::move(data), scored);
 }

@@ -133,6 +133,7 @@ HttpAnswer Service::page(const HttpRequest&) const {
 void Service::require_kind(const Route& route) const {
   const TextModel& model = api_.model;
   const Route::Of own = model.scores()            ? Route::Of::scores
+                        : model.facts().headless  ? Route::Of::embeddings
                         : model.facts().two_sided ? Route::Of::masks
                                                   : Route::Of::texts;
   if (route.of == Route::Of::any || route.of == own) return;
@@ -144,11 +145,19 @@ void Service::require_kind(const Route& route) const {
         "scores texts ({} labels) and generates none; use /v1/classify, /v1/score, /v1/rerank or "
         "/pooling",
         model.facts().score_labels);
+  else if (own == Route::Of::embeddings)
+    is = fmt::format(
+        "is an encoder ({}) without a head, which gives embeddings alone; use "
+        "/v1/embeddings",
+        model.facts().family);
   else if (own == Route::Of::masks)
     is = fmt::format(
         "is an encoder ({}) with a head for masked tokens, which generates and scores no texts; "
         "use /v1/fill-mask or /v1/embeddings",
         model.facts().family);
+  else if (route.of == Route::Of::masks && model.encodes())
+    is = "is an encoder-decoder, which predicts next tokens and no masked ones; use "
+         "/v1/completions, or serve an encoder (BERT and the like)";
   else if (route.of == Route::Of::masks)
     is = "is a decoder, which predicts next tokens and no masked ones; use /v1/completions or "
          "/v1/chat/completions, or serve an encoder (BERT and the like)";

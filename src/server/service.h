@@ -34,8 +34,8 @@ class Service final : public HttpHandler {
     std::string_view method, path;
     HttpAnswer (Service::*answer)(const HttpRequest&) const;
     enum class Who { with_key, anyone, admin } who = Who::with_key;
-    // The kind of model that it needs.
-    enum class Of { any, texts, scores, masks } of = Of::any;
+    // The kind of model that it needs; no endpoint needs one of embeddings alone.
+    enum class Of { any, texts, scores, masks, embeddings } of = Of::any;
 
     bool has(std::string_view asked) const;
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "inference/adapter.h"
+#include "inference/request.h"
 #include "models/facts.h"
 #include "server/grammars.h"
 #include "tokenizers/chat/chat_template.h"
@@ -30,10 +31,11 @@ class TextModel {
     std::string name;
     tokenizers::Tokenizer tokenizer;
     tokenizers::ChatTemplate chat = {};
-    std::vector<int32_t> end_tokens = {};  // tokens that end a text
-    int64_t context = 0;                   // most tokens of prompt and text
-    int64_t created = 0;                   // seconds since 1970
-    models::ModelFacts facts = {};         // by default of a language model
+    std::vector<int32_t> end_tokens = {};                   // tokens that end a text
+    int64_t context = 0;                                    // most tokens of prompt and text
+    int64_t created = 0;                                    // seconds since 1970
+    models::ModelFacts facts = {};                          // by default of a language model
+    inference::Pooling pooling = inference::Pooling::mean;  // of embeddings, if none is asked for
   };
   explicit TextModel(Parts parts);
   // The same model, with an adapter, under another name.
@@ -50,7 +52,10 @@ class TextModel {
   int64_t context() const { return parts_->context; }
   int64_t created() const { return created_; }
   const models::ModelFacts& facts() const { return parts_->facts; }
+  inference::Pooling pooling() const { return parts_->pooling; }
   bool scores() const { return parts_->facts.score_labels > 0; }  // it generates no text then
+  // An encoder-decoder: its encoder reads prompts, which texts do not continue.
+  bool encodes() const { return parts_->facts.encoder_layers > 0; }
 
   bool has_chat_template() const { return has_chat_template_; }
   // The model's template, or the plain one.

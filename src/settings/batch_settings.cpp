@@ -11,6 +11,10 @@ namespace megatron::settings {
 void BatchSettings::fields(Fields& f) {
   f.begin_group("batch");
   f.add("seq-length", &seq_length, "sequence length in tokens").in_short_help();
+  f.add("decoder-seq-length", &decoder_seq_length,
+        "tokens of a text of the decoder, if the model is an encoder-decoder, whose encoder reads "
+        "--seq-length tokens; default --seq-length. The texts of --task span-corruption need about "
+        "a fifth of it");
   f.add("micro-batch-size", &micro_batch_size, "sequences per rank and forward pass")
       .in_short_help();
   f.add("global-batch-size", &global_batch_size,
@@ -78,6 +82,7 @@ void BatchSettings::finalize(int data_parallel) {
              most);
   };
   positive(seq_length, "seq-length", models::kMaxPositions);
+  if (decoder_seq_length) positive(decoder_seq_length, "decoder-seq-length", models::kMaxPositions);
   positive(micro_batch_size, "micro-batch-size");
   if (train_samples) {
     positive(train_samples, "train-samples", int64_t{1} << 53);

@@ -18,7 +18,8 @@ enum class LossScope {
 };
 
 struct BatchSettings {
-  std::optional<int64_t> seq_length, micro_batch_size, global_batch_size;
+  // seq_length: of what the encoder reads, if the model is an encoder-decoder.
+  std::optional<int64_t> seq_length, decoder_seq_length, micro_batch_size, global_batch_size;
   // With extend_to_iters, finalize() sets train_iters.
   std::optional<int64_t> train_iters, train_samples;
   // Passes over the training set. finalize() sets the largest train_iters that are possible, until
@@ -31,6 +32,12 @@ struct BatchSettings {
   bool per_token_loss = true;
 
   void fields(Fields& fields);
+  // Tokens of a sequence with labels: of an encoder-decoder, the decoder's.
+  int64_t labelled_length() const { return decoder_seq_length.value_or(*seq_length); }
+  // Tokens of a sample; encodes: with those of a text for an encoder beside the sequence.
+  int64_t tokens_per_sample(bool encodes) const {
+    return labelled_length() + (encodes ? *seq_length : 0);
+  }
   LossScope scope() const { return per_token_loss ? LossScope::token : LossScope::micro_batch; }
   // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
   // ranks. With a schedule the global batch size becomes its last.

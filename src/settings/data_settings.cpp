@@ -61,23 +61,28 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
+  infilling.fields(f);
   f.add("task", &task,
-        {"pretrain", "mlm", "sft", "dpo", "reward", "classify", "token-classification",
-         "question-answering"},
+        {"pretrain", "mlm", "span-corruption", "sft", "dpo", "reward", "classify",
+         "token-classification", "question-answering", "seq2seq"},
         "what is trained: pretrain (the next tokens of --data-path's token files), mlm (the masked "
-        "tokens of an encoder, from token files of sentences, and whether a text follows another); "
-        "or, from files of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences "
+        "tokens of an encoder, from token files of sentences, and whether a text follows another), "
+        "span-corruption (the masked spans of an encoder-decoder's text, from the same files); or, "
+        "from files of JSON lines or JSON arrays, sft (answers in chats), dpo (preferences "
         "between completions), reward (a score that is higher for the chosen one of two texts), "
         "classify (a label for each text), token-classification (an encoder's label for each word "
-        "of a text) or question-answering (an encoder's answer, a part of a text)");
-  f.add("mask-prob", &mask_prob, "share of the tokens that --task mlm masks");
-  f.add("short-seq-prob", &short_seq_prob,
-        "share of the samples of --task mlm that are shorter than --seq-length");
-  f.add_switch("megatron-data-order", &megatron_data_order, true,
-               "samples of --task mlm exactly as Megatron-LM draws them, slips included "
-               "(docs/data.md)");
+        "of a text), question-answering (an encoder's answer, a part of a text) or seq2seq (a text "
+        "that an encoder-decoder writes for another)");
+  f.add("mask-prob", &mask_prob, "share of the tokens that --task mlm and span-corruption mask");
+  f.add(
+      "short-seq-prob", &short_seq_prob,
+      "share of the samples of --task mlm and span-corruption that are shorter than --seq-length");
+  f.add_switch(
+      "megatron-data-order", &megatron_data_order, true,
+      "samples of --task mlm and span-corruption exactly as Megatron-LM draws them, slips included "
+      "(docs/data.md)");
   f.of({"mask-prob", "short-seq-prob", "megatron-data-order"},
-       [this] { return masks() ? "" : "--task is " + task; });
+       [this] { return reads_sentences() ? "" : "--task is " + task; });
   f.add("labels", &labels,
         "names of the classes of --task classify or token-classification, in the order of the "
         "scores; default: those of the model's head, or else those in the data, sorted");
@@ -85,6 +90,12 @@ void DataSettings::fields(Fields& f) {
         "tokens that two windows of a context share, if it is longer than --seq-length leaves room "
         "for beside the question of --task question-answering")
       .within(0, int64_t{1} << 30);
+  f.add("input-key", &input_key,
+        "key of the encoder's texts in the records of --task seq2seq; default the first that a "
+        "record has of input, inputs and prompt");
+  f.add("target-key", &target_key,
+        "key of the decoder's texts in the records of --task seq2seq; default target, targets or "
+        "completion, as the input's key is");
   f.add("center-rewards-coefficient", &center_rewards_coefficient,
         "weight of the squared sum of a pair's two scores in the loss of --task reward, which "
         "keeps scores near 0");

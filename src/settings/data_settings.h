@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "settings/infilling_settings.h"
 #include "settings/preference_settings.h"
 #include "settings/tokenizer_settings.h"
 
@@ -22,11 +23,13 @@ struct DataSettings : TokenizerSettings {
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;
+  InfillingSettings infilling;
   std::string task = "pretrain";                  // or another (fields())
-  double mask_prob = 0.15, short_seq_prob = 0.1;  // of --task mlm
+  double mask_prob = 0.15, short_seq_prob = 0.1;  // of tasks on sentences
   bool megatron_data_order = false;
   std::vector<std::string> labels;
-  int64_t doc_stride = 128;  // of --task question-answering
+  int64_t doc_stride = 128;                          // of --task question-answering
+  std::optional<std::string> input_key, target_key;  // of --task seq2seq
   double center_rewards_coefficient = 0;
   PreferenceSettings preferences;
   std::optional<std::string> reference_model;
@@ -41,8 +44,13 @@ struct DataSettings : TokenizerSettings {
   void settle_sft();
   bool pretrains() const { return task == "pretrain"; }
   bool masks() const { return task == "mlm"; }
+  bool corrupts_spans() const { return task == "span-corruption"; }
+  // True if the data are token files with a sequence for each sentence.
+  bool reads_sentences() const { return masks() || corrupts_spans(); }
   // True if the data are token files, not files of examples.
-  bool reads_tokens() const { return pretrains() || masks(); }
+  bool reads_tokens() const { return pretrains() || reads_sentences(); }
+  // True if an encoder reads a text beside each sequence.
+  bool reads_two_texts() const { return corrupts_spans() || task == "seq2seq"; }
   // True if attention does not cross documents.
   bool confines_attention() const {
     return reset_attention_mask || inter_document_masking || !pretrains();

@@ -158,25 +158,11 @@ class Check {
 };
 
 void Check::check_sequence(int64_t seq_length) {
-  const parallel::TokenLayout tokens{.length = seq_length,
-                                     .ranks = static_cast<int>(s_.context_parallel)};
-  tokens.check();
+  s_.check_length(seq_length, "seq-length");
   if (!s_.context_exchange.empty() && s_.context_parallel == 1)
     notes_.push_back({"cp-comm-type", "none", "--context-parallel-size 1"});
-  if (!s_.sequence_parallel) return;
-  if (s_.tensor_parallel == 1) {
+  if (s_.sequence_parallel && s_.tensor_parallel == 1)
     notes_.push_back({"sequence-parallel", "false", "--tensor-model-parallel-size 1"});
-    return;
-  }
-  MG_CHECK(tokens.held() % s_.tensor_parallel == 0,
-           "--seq-length {}{} cannot be divided by --tensor-model-parallel-size {}, and "
-           "--sequence-parallel divides the tokens by it: change one of them, or drop "
-           "--sequence-parallel",
-           seq_length,
-           s_.context_parallel == 1
-               ? ""
-               : fmt::format(" / --context-parallel-size {}", s_.context_parallel),
-           s_.tensor_parallel);
 }
 
 void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
@@ -284,6 +270,18 @@ int64_t ParallelSettings::least_ranks() const {
 void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batches,
                              int64_t seq_length, std::vector<SettingNote>& notes) const {
   Check(*this, notes).run(ranks, num_layers, micro_batches, seq_length);
+}
+
+void ParallelSettings::check_length(int64_t length, std::string_view flag) const {
+  const parallel::TokenLayout tokens{.length = length, .ranks = static_cast<int>(context_parallel)};
+  tokens.check(flag);
+  MG_CHECK(
+      !sequence_parallel || tokens.held() % tensor_parallel == 0,
+      "--{} {}{} cannot be divided by --tensor-model-parallel-size {}, and --sequence-parallel "
+      "divides the tokens by it: change one of them, or drop --sequence-parallel",
+      flag, length,
+      context_parallel == 1 ? "" : fmt::format(" / --context-parallel-size {}", context_parallel),
+      tensor_parallel);
 }
 
 PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {

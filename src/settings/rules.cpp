@@ -57,6 +57,8 @@ const std::vector<Derived> kDerived = {
        return text(std::ranges::find(s.parallel.context_exchange, "a2a+p2p") !=
                    s.parallel.context_exchange.end());
      }},
+    {"reads-sentences", [](const S& s) { return text(s.data.reads_sentences()); }},
+    {"reads-two-texts", [](const S& s) { return text(s.data.reads_two_texts()); }},
     {"trains-adapter", [](const S& s) { return text(s.adapters.any()); }},
     {"zero-bubble",
      [](const S& s) { return text(s.parallel.schedule.value_or("").starts_with("zb-")); }},
@@ -85,12 +87,10 @@ const std::vector<Rule> kRules = {
      "--{flag} {value} and --epochs {epochs} are both given; give one"},
     {flags, "epochs", "!task",
      "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
-     "the "
-     "like; give --train-iters or --train-samples to train on token files"},
-    {flags, "epochs", "task=mlm",
+     "the like; give --train-iters or --train-samples to train on token files"},
+    {flags, "epochs", "reads-sentences",
      "--epochs {epochs} counts passes over the examples of --task sft, dpo, reward, classify and "
-     "the "
-     "like, but --task mlm draws samples from texts; give --train-iters or --train-samples"},
+     "the like, but --task {task} draws samples from texts; give --train-iters or --train-samples"},
     {flags, "rampup-batch-size|step-batch-size-schedule", "epochs",
      "--epochs {epochs} needs batches of one size: drop --{flag}, or give --train-samples instead"},
     {flags, "extend-to-iters", "epochs",
@@ -132,86 +132,57 @@ const std::vector<Rule> kRules = {
     {flags, "sample-prompt", "!sample-interval",
      "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
      "prompt; give both or neither"},
-    {flags, "mock-data|data-args-path|per-split-data-args-path", "task & !task=mlm",
+    {flags, "mock-data|data-args-path|per-split-data-args-path", "task & !reads-sentences",
      "--{flag} names no file that --task {task} reads: give --data-path FILE, or --train-data-path "
      "and the like"},
     {flags,
      "reset-position-ids|reset-attention-mask|dataloader-inter-document-masking|eod-mask-loss",
      "task",
      "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
+    {flags, "fim-data", "task",
+     "--fim-data rearranges the documents that a model of next tokens reads, but --task {task} "
+     "trains something else: leave one out"},
     {flags, "chat-packing|chat-truncation|chat-template", "!task",
      "--{flag} {value} has no effect without --task sft, dpo, reward, classify or the like: add "
-     "it, "
-     "or leave --{flag} out"},
-    {flags, "chat-packing|chat-truncation|chat-template", "task=mlm",
-     "--{flag} {value} has no effect with --task mlm, which reads texts without chats: leave it "
+     "it, or leave --{flag} out"},
+    {flags, "chat-packing|chat-truncation|chat-template", "reads-sentences",
+     "--{flag} {value} has no effect with --task {task}, which reads texts without chats: leave it "
      "out"},
-    {flags, "no-calculate-per-token-loss", "task=mlm",
-     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task mlm "
-     "is a mean over masked tokens and pairs: leave it out"},
-    {flags, "no-calculate-per-token-loss", "task=dpo",
-     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task dpo "
-     "is a mean over pairs or completions: leave it out"},
-    {flags, "moe-use-upcycling", "task=dpo",
-     "--moe-use-upcycling makes a model that is not trained yet; train it first, then give it to "
-     "--task dpo"},
-    {flags, "no-calculate-per-token-loss", "task=reward",
+    {flags, "no-calculate-per-token-loss", "task & !task=sft & !reads-two-texts",
      "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
-     "reward is a mean over pairs: leave it out"},
-    {flags, "no-calculate-per-token-loss", "task=classify",
-     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
-     "classify is a mean over texts: leave it out"},
-    {flags, "no-calculate-per-token-loss", "task=token-classification",
-     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
-     "token-classification is a mean over words: leave it out"},
-    {flags, "no-calculate-per-token-loss", "task=question-answering",
-     "--no-calculate-per-token-loss weighs the tokens of micro-batches, but the loss of --task "
-     "question-answering is a mean over windows of contexts: leave it out"},
+     "{task} is a mean over masked tokens, words, texts or pairs: leave it out"},
+    {flags, "moe-use-upcycling", "task & !task=sft & !reads-sentences & !reads-two-texts",
+     "--moe-use-upcycling makes a language model that is not trained yet; train it first, then "
+     "give "
+     "it to --task {task}"},
     {flags, "log-entropy", "cuda-graph-impl=local",
      "--log-entropy computes the logits of a number of tokens that --cuda-graph-impl local cannot "
      "capture: drop one of them"},
-    {flags, "log-entropy", "task=reward",
-     "--log-entropy is of next tokens, but --task reward trains scores: leave it out"},
-    {flags, "log-entropy", "task=classify",
-     "--log-entropy is of next tokens, but --task classify trains scores: leave it out"},
-    {flags, "log-entropy", "task=token-classification",
-     "--log-entropy is of next tokens, but --task token-classification trains scores: leave it "
-     "out"},
-    {flags, "log-entropy", "task=question-answering",
-     "--log-entropy is of next tokens, but --task question-answering trains scores: leave it out"},
-    {flags, "sample-interval", "task=mlm",
-     "--sample-interval generates texts, which a model of --task mlm cannot: leave it out"},
-    {flags, "sample-interval", "task=reward",
-     "--sample-interval generates texts, which a model of --task reward cannot: leave it out"},
-    {flags, "sample-interval", "task=classify",
-     "--sample-interval generates texts, which a model of --task classify cannot: leave it out"},
-    {flags, "sample-interval", "task=token-classification",
-     "--sample-interval generates texts, which a model of --task token-classification cannot: "
-     "leave it out"},
-    {flags, "sample-interval", "task=question-answering",
-     "--sample-interval generates texts, which a model of --task question-answering cannot: leave "
-     "it out"},
-    {flags, "moe-use-upcycling", "task=reward",
-     "--moe-use-upcycling makes a language model; train it first, then give it to --task reward"},
-    {flags, "moe-use-upcycling", "task=classify",
-     "--moe-use-upcycling makes a language model; train it first, then give it to --task classify"},
-    {flags, "moe-use-upcycling", "task=token-classification",
-     "--moe-use-upcycling makes a language model; train it first, then give it to --task "
-     "token-classification"},
-    {flags, "moe-use-upcycling", "task=question-answering",
-     "--moe-use-upcycling makes a language model; train it first, then give it to --task "
-     "question-answering"},
+    {flags, "log-entropy", "task & !task=sft & !task=dpo & !reads-sentences & !reads-two-texts",
+     "--log-entropy is of next tokens, but --task {task} trains scores: leave it out"},
+    {flags, "decoder-seq-length", "!reads-two-texts",
+     "--decoder-seq-length {decoder-seq-length} is for --task span-corruption and the like, which "
+     "train encoder-decoders: leave it out"},
+    {flags, "sample-interval", "reads-two-texts",
+     "--sample-interval continues a prompt, but a model of --task {task} has an encoder that reads "
+     "one: leave it out"},
+    {flags, "sample-interval", "task & !task=sft & !task=dpo & !reads-two-texts",
+     "--sample-interval generates texts, which a model of --task {task} cannot: leave it out"},
     {flags, "labels", "!task=classify & !task=token-classification",
      "--labels names classes, which only --task classify and token-classification have: add one, "
-     "or "
-     "leave --labels out"},
+     "or leave --labels out"},
     {flags, "doc-stride", "!task=question-answering",
      "--doc-stride {doc-stride} is of windows of contexts, which only --task question-answering "
      "has: add it, or leave --doc-stride out"},
+    {flags, "input-key|target-key", "!task=seq2seq",
+     "--{flag} {value} names a key of records, which only --task seq2seq reads: add it, or leave "
+     "--{flag} out"},
+    {flags, "chat-template", "task=seq2seq",
+     "--chat-template {value} has no effect with --task seq2seq, whose texts are no chats: leave "
+     "it out"},
     {flags, "chat-template", "task=token-classification",
      "--chat-template {value} has no effect with --task token-classification, whose texts are "
-     "words: "
-     "leave it out"},
+     "words: leave it out"},
     {flags, "chat-truncation|chat-template", "task=question-answering",
      "--{flag} {value} has no effect with --task question-answering, which divides contexts into "
      "windows: leave it out"},

@@ -46,6 +46,7 @@ struct TrainSettings {
   void settle_task() {
     data.settle_sft();
     shape.encoder = data.masks();
+    shape.encoder_decoder = data.reads_two_texts();
   }
   // If the number of ranks is not given, it is the smallest that the parallel sizes need.
   void settle_ranks() {

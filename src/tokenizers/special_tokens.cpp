@@ -12,6 +12,17 @@ namespace {
 
 using Ids = std::vector<std::pair<const char*, std::optional<int32_t>*>>;
 
+// Sets the members "bos_token" ... of the roles that a configuration does not name.
+void set_absent_names(const SpecialTokens& tokens, const Codec& codec, Json& config) {
+  const std::pair<const char*, std::optional<int32_t>> roles[] = {
+      {"bos_token", tokens.bos}, {"eos_token", tokens.eos}, {"pad_token", tokens.pad},
+      {"cls_token", tokens.cls}, {"sep_token", tokens.sep}, {"mask_token", tokens.mask}};
+  for (const auto& [name, id] : roles) {
+    const Json* given = config.find(name);
+    if (id && (given == nullptr || given->is_null())) config.set(name, codec.token(*id));
+  }
+}
+
 Json read_optional(const std::string& directory, const char* name) {
   const std::string path = (std::filesystem::path(directory) / name).string();
   if (directory.empty() || !std::filesystem::exists(path)) return nullptr;
@@ -135,6 +146,8 @@ Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
         const Json* text = given && given->is_object() ? given->find("content") : given;
         if (!text || *text != Json(content)) config.set(name, content);
       }
+    } else {
+      set_absent_names(tokens, codec, config);
     }
     return config;
   }
@@ -144,9 +157,7 @@ Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
   // SentencePiece's default
   if (!name.empty() && codec.role("bos")) config.set("add_bos_token", true);
   config.set("clean_up_tokenization_spaces", false);
-  if (tokens.bos) config.set("bos_token", codec.token(*tokens.bos));
-  if (tokens.eos) config.set("eos_token", codec.token(*tokens.eos));
-  if (tokens.pad) config.set("pad_token", codec.token(*tokens.pad));
+  set_absent_names(tokens, codec, config);
   return config;
 }
 

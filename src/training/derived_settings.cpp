@@ -21,6 +21,7 @@ class Describer {
     runtime();
     told("global-batch-size");
     told("train-iters");
+    lengths();
     evaluation();
     d_.shape_source.empty() ? shape_of_flags() : shape_of_model();
     tokenizer();
@@ -68,6 +69,11 @@ class Describer {
                "{} cores{} / {} on this machine", limits.processors,
                limits.processors_limit.empty() ? "" : fmt::format(" ({})", limits.processors_limit),
                r.ranks_here() == 1 ? "1 rank" : fmt::format("{} ranks", r.ranks_here())));
+  }
+
+  void lengths() {
+    if (d_.model->facts().encoder_layers > 0 && !now_.batch.decoder_seq_length)
+      note("decoder-seq-length", now_.batch.labelled_length(), "--seq-length");
   }
 
   void evaluation() {

@@ -23,6 +23,7 @@ namespace megatron::training {
 namespace {
 
 constexpr int64_t kOverlap = 128;  // at most, of two windows of a context
+constexpr std::string_view kLimit = "--inference-max-seq-length";
 
 Json number_or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
 
@@ -157,10 +158,12 @@ WordLabelScores evaluate_word_labels(const models::Stage& stage, Runtime& runtim
                                      const inference::EngineOptions& options) {
   const models::ModelFacts& facts = stage.model()->facts();
   const tokenizers::Tokenizer& tokenizer = files.tokenizer.tokenizer();
-  const corpus::WordLabelStore store = corpus::read_word_labels(
-      files.paths, tokenizer,
-      {.capacity = options.longest_text(stage.model()), .ends = tokenizers::text_ends(tokenizer)},
-      facts.label_names, runtime.pool(), "reading texts");
+  const corpus::WordLabelStore store =
+      corpus::read_word_labels(files.paths, tokenizer,
+                               {.capacity = options.longest_text(stage.model()),
+                                .ends = tokenizers::text_ends(tokenizer),
+                                .limit = kLimit},
+                               facts.label_names, runtime.pool(), "reading texts");
   if (store.without > 0)
     log::warning("{} of {} words are left out: no token begins in them{}", store.without,
                  store.words, store.cut > 0 ? ", or their texts are too long" : "");
@@ -198,6 +201,8 @@ AnswerScores evaluate_answers(const models::Stage& stage, Runtime& runtime, cons
   const models::ModelFacts& facts = stage.model()->facts();
   const tokenizers::Tokenizer& tokenizer = files.tokenizer.tokenizer();
   const int64_t longest = options.longest_text(stage.model());
+  corpus::AnswerReading reading = corpus::answer_reading(facts, tokenizer, longest, 0);
+  reading.limit = kLimit;
   std::vector<Asked> asked;
   std::vector<inference::Request> requests;
   AnswerScores result;
@@ -205,10 +210,8 @@ AnswerScores evaluate_answers(const models::Stage& stage, Runtime& runtime, cons
     Asked& one = asked.emplace_back();
     one.question = corpus::question_of(record, place);
     const int64_t head = std::ssize(tokenizer.encode(one.question.question, true)) + 3;
-    one.windows = corpus::answer_windows(
-        one.question, tokenizer,
-        corpus::answer_reading(facts, tokenizer, longest,
-                               std::clamp<int64_t>((longest - head) / 2, 0, kOverlap)));
+    reading.overlap = std::clamp<int64_t>((longest - head) / 2, 0, kOverlap);
+    one.windows = corpus::answer_windows(one.question, tokenizer, reading);
     one.first = requests.size();
     for (const corpus::AnswerWindow& window : one.windows) {
       requests.push_back(inference::score_request(facts, window.ids, requests.size()));

@@ -1,5 +1,6 @@
 #include "training/evaluation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "base/progress.h"
 #include "comm/gpu/staged.h"
 #include "corpus/masked_corpus.h"
+#include "corpus/span_corpus.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
 #include "inference/fill_mask.h"
@@ -17,7 +19,10 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kPasses = 8;  // forward passes of each rank between two progress reports
+using RowsOfSets = std::array<std::optional<int64_t>, 3>;  // asked for; none: all
+
+constexpr int64_t kEncoderLength = 512;  // of encoder-decoders, whose positions may not end
+constexpr int64_t kPasses = 8;           // forward passes of each rank between two progress reports
 
 data::Split split_named(const std::string& name) {
   return name == "train"  ? data::Split::train
@@ -32,11 +37,6 @@ void require_finite(const LossSum& loss, const std::string& of) {
            of, loss.sum);
 }
 
-void add(LossSum& sum, const LossSum& loss) {
-  sum.sum += loss.sum;
-  sum.tokens += loss.tokens;
-}
-
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 }  // namespace
@@ -44,10 +44,12 @@ Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 void EvaluationSettings::fields(Fields& f) {
   f.begin_group("input");
   model.fields(f);
-  f.add("input", &text.paths,
-        "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
-        "them; each document is scored separately. For a model with a score head: JSON lines with "
-        "'text' or 'messages' and 'label', or with 'chosen' and 'rejected'");
+  f.add(
+      "input", &text.paths,
+      "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
+      "them; each document is scored separately. For a model with a score head: JSON lines with "
+      "'text' or 'messages' and 'label', or with 'chosen' and 'rejected'; for an encoder-decoder: "
+      "JSON lines with 'input' and 'target', or 'prompt' and 'completion'");
   f.add("input-format", &text.format, {"auto", "jsonl"},
         "auto: by file name; jsonl: every file is JSON lines");
   f.add("json-keys", &text.json_key, "key of the text in a record");
@@ -65,6 +67,9 @@ void EvaluationSettings::fields(Fields& f) {
         "number of sequences to evaluate; default one pass over the "
         "split");
   f.add("seq-length", &seq_length, "tokens per sequence; default the model's context length");
+  f.add("decoder-seq-length", &decoder_seq_length,
+        "tokens of a text of the decoder, if the model is an encoder-decoder, whose encoder reads "
+        "--seq-length tokens (512 by default); default --seq-length");
   f.add("stride", &stride,
         "score each document separately in windows of --seq-length that start this many tokens "
         "apart; each window scores the tokens that the previous one did not; default --seq-length");
@@ -112,6 +117,11 @@ Json EvaluationResult::json() const {
   if (!documents.empty()) out.set("documents", static_cast<int64_t>(documents.size()));
   if (bytes >= 0) out.set("bytes", bytes);
   if (const auto bits = bits_per_byte()) out.set("bits_per_byte", *bits);
+  if (pairs > 0) {
+    out.set("pairs", pairs);
+    out.set("pair_loss", pair_loss);
+    out.set("pair_accuracy", pair_accuracy);
+  }
   return out;
 }
 
@@ -120,9 +130,13 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
       show_(show),
       directory_(s_.model.open("to evaluate")),
       model_(models::with_context_length(models::model_of(directory_), s_.max_length)) {
-  if (model_->facts().two_sided) inference::require_masked_model(model_, "megatron eval");
-  else models::require_language_model(model_, "megatron eval");
-  length_ = s_.seq_length.value_or(model_->context_length());
+  const models::ModelFacts& facts = model_->facts();
+  if (facts.two_sided) inference::require_masked_model(model_, "megatron eval");
+  else if (facts.encoder_layers == 0) models::require_language_model(model_, "megatron eval");
+  length_ = s_.seq_length.value_or(facts.encoder_layers > 0
+                                       ? std::min(kEncoderLength, model_->context_length())
+                                       : model_->context_length());
+  labelled_length_ = s_.decoder_seq_length.value_or(length_);
   stride_ = s_.stride.value_or(length_);
   check();
   check_outputs();
@@ -138,12 +152,16 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
            "--append-eod and --prepend-eod: the tokenizer {} has no end-of-document token",
            vocabulary.directory);
   tokenizer_ = vocabulary.tokenizer;
+  if (!s_.text.paths.empty() && facts.encoder_layers > 0) {
+    open_text_pairs(vocabulary, pool);
+    return;
+  }
   if (!s_.text.paths.empty()) {
     documents_ = corpus::read_documents(s_.text, vocabulary, model_->vocab_size(), show);
     return;
   }
-  if (model_->facts().two_sided) {
-    open_masked(vocabulary, pool);
+  if (facts.two_sided || facts.encoder_layers > 0) {
+    open_sentences(vocabulary, pool);
     return;
   }
   const data::Split split = split_named(s_.set);
@@ -165,21 +183,42 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
       s_.set, length_);
 }
 
-// The samples of --task mlm.
-void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool) {
+// The records of --task seq2seq, a row each.
+void Evaluation::open_text_pairs(const corpus::Vocabulary& vocabulary, ThreadPool& pool) {
+  settings::DataSettings data = s_.data;
+  data.valid_data_path = s_.text.paths;
+  data.chat_packing = "none";
+  const corpus::Corpus corpus =
+      corpus::open_text_pairs({.settings = data,
+                               .vocabulary = vocabulary,
+                               .seq_length = length_,
+                               .seed = s_.runtime.seed,
+                               .decoder_length = labelled_length_,
+                               .wanted = {false, true, false},
+                               .samples = [](int64_t) { return RowsOfSets{}; },
+                               .pool = pool});
+  set_ = corpus.sets[static_cast<size_t>(data::Split::valid)];
+  count_ = set_->size();
+}
+
+// The samples of --task mlm or span-corruption.
+void Evaluation::open_sentences(const corpus::Vocabulary& vocabulary, ThreadPool& pool) {
   const auto split = static_cast<size_t>(split_named(s_.set));
   std::array<bool, 3> wanted{};
   std::array<std::optional<int64_t>, 3> samples = {0, 0, 0};
   wanted[split] = true;
   samples[split] = s_.samples.value_or(1);  // whole passes are built
-  const corpus::Corpus corpus = corpus::open_masked({.settings = s_.data,
-                                                     .vocabulary = vocabulary,
-                                                     .seq_length = length_,
-                                                     .seed = s_.runtime.seed,
-                                                     .wanted = wanted,
-                                                     .samples = [&](int64_t) { return samples; },
-                                                     .pool = pool},
-                                                    model_->facts());
+  const corpus::ExampleFiles files{.settings = s_.data,
+                                   .vocabulary = vocabulary,
+                                   .seq_length = length_,
+                                   .seed = s_.runtime.seed,
+                                   .decoder_length = labelled_length_,
+                                   .wanted = wanted,
+                                   .samples = [&](int64_t) { return samples; },
+                                   .pool = pool};
+  const corpus::Corpus corpus = model_->facts().two_sided
+                                    ? corpus::open_masked(files, model_->facts())
+                                    : corpus::open_spans(files);
   corpus.set(split_named(s_.set));
   set_ = corpus.sets[split];
   count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
@@ -187,29 +226,46 @@ void Evaluation::open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& p
 
 // Throws Error for flags of masked tokens where none are drawn.
 void Evaluation::check_masking() const {
-  if (model_->facts().two_sided && s_.text.paths.empty()) return;
+  const bool two_texts = model_->facts().encoder_layers > 0;
+  if ((model_->facts().two_sided || two_texts) && s_.text.paths.empty()) return;
   const settings::DataSettings usual;
   const char* flag = s_.data.mask_prob != usual.mask_prob             ? "mask-prob"
                      : s_.data.short_seq_prob != usual.short_seq_prob ? "short-seq-prob"
                      : s_.data.megatron_data_order                    ? "megatron-data-order"
                                                                       : nullptr;
   MG_CHECK(flag == nullptr,
-           "--{} makes samples of masked tokens from a data set of sentences, for encoders; {}: "
-           "leave it out",
+           "--{} makes samples of masked tokens from a data set of sentences, for encoders and "
+           "encoder-decoders; {}: leave it out",
            flag,
            model_->facts().two_sided ? "each token of --input is masked in turn"
+           : two_texts               ? "--input has pairs of texts"
                                      : "the model is a decoder");
 }
 
-void Evaluation::check_of_encoder() const {
+// Throws Error for flags of texts if --input has pairs of texts, and for those of pairs if not.
+void Evaluation::check_keys(bool reads_pairs) const {
+  const data::TextSourceOptions usual;
+  MG_CHECK(!reads_pairs || (s_.text.json_key == usual.json_key && s_.text.format == "auto" &&
+                            !s_.text.whole_files),
+           "--json-keys, --input-format and --whole-files are for texts, and the --input of an "
+           "encoder-decoder has pairs of texts as JSON lines: leave them out; --input-key and "
+           "--target-key name the keys");
+  MG_CHECK(reads_pairs || (!s_.data.input_key && !s_.data.target_key),
+           "--input-key and --target-key name keys of the pairs that an encoder-decoder reads from "
+           "--input: leave them out");
+}
+
+void Evaluation::check_of_sentences() const {
   const bool text = !s_.text.paths.empty();
+  const std::string_view kind = model_->facts().two_sided ? "an encoder" : "an encoder-decoder";
   MG_CHECK(!s_.stride && !s_.text.append_eod && !s_.text.prepend_eod,
-           "--stride, --append-eod and --prepend-eod are for decoders, and the model is an encoder "
-           "({}); leave them out",
-           model_->family());
-  MG_CHECK(text || !s_.per_document,
-           "--per-document needs --input: a data set of an encoder has samples of masked tokens, "
-           "which are not scored by document");
+           "--stride, --append-eod and --prepend-eod are for decoders, and the model is {} ({}); "
+           "leave them out",
+           kind, model_->family());
+  MG_CHECK((text && model_->facts().two_sided) || !s_.per_document,
+           "--per-document needs the texts of --input and a decoder or an encoder; this is {} with "
+           "{}",
+           kind, text ? "pairs of texts" : "a data set, whose samples of masked tokens are none");
   const settings::DataSettings& data = s_.data;
   const bool several = data.data_path.size() > 1 || data.train_data_path.size() > 1 ||
                        data.valid_data_path.size() > 1 || data.test_data_path.size() > 1;
@@ -222,8 +278,13 @@ void Evaluation::check_of_encoder() const {
 }
 
 void Evaluation::check() const {
-  if (model_->facts().two_sided) check_of_encoder();
+  const bool two_texts = model_->facts().encoder_layers > 0;
+  if (model_->facts().two_sided || two_texts) check_of_sentences();
   check_masking();
+  check_keys(two_texts && !s_.text.paths.empty());
+  MG_CHECK(two_texts || !s_.decoder_seq_length,
+           "--decoder-seq-length is for encoder-decoders, and the model is a {}; leave it out",
+           model_->family());
   constexpr int64_t kMaxSequences = int64_t{1} << 20;
   MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMaxSequences,
            "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMaxSequences);
@@ -233,6 +294,9 @@ void Evaluation::check() const {
            "--seq-length is {}, but the model has only {} positions; lower it, or raise "
            "--inference-max-seq-length",
            length_, model_->max_position_embeddings());
+  MG_CHECK(labelled_length_ > 0 && labelled_length_ <= model_->max_position_embeddings(),
+           "--decoder-seq-length is {}; the model has {} positions, so it must lie in [1, {}]",
+           labelled_length_, model_->max_position_embeddings(), model_->max_position_embeddings());
   MG_CHECK(stride_ > 0 && stride_ <= length_,
            "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
   const bool text = !s_.text.paths.empty();
@@ -252,6 +316,14 @@ void Evaluation::check() const {
            text        ? "--input"
            : s_.stride ? "--stride"
                        : "--per-document");
+  MG_CHECK(
+      !s_.data.infilling.fim_data || !(s_.by_document() || model_->facts().two_sided || two_texts),
+      "--fim-data rearranges the documents in the samples of a decoder, but {}: drop one",
+      model_->facts().two_sided ? "the model is an encoder"
+      : two_texts               ? "the model is an encoder-decoder"
+      : text                    ? "--input scores each document as it is"
+      : s_.stride               ? "--stride scores each document as it is"
+                                : "--per-document scores each document as it is");
 }
 
 void Evaluation::check_outputs() const {
@@ -281,7 +353,9 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   models::Stage* const whole = stage.get();
   if (model_->facts().two_sided && documents_ != nullptr) return run_pseudo(*stage, runtime, world);
   const parallel::Ranks ranks({}, world);
-  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, {});
+  StepOptions options;
+  if (model_->facts().pair_head && documents_ == nullptr) options.objective = s_.pair_objective;
+  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, options);
   EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
   if (model_->facts().two_sided) result.kind = EvaluationResult::Kind::masked;
@@ -290,8 +364,9 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
            "excludes them",
            result.what);
   if (world.rank() == 0) {
-    result.unigram_entropy = documents_ != nullptr ? unigram_entropy(*documents_)
-                                                   : unigram_entropy(*set_, 0, count_, length_);
+    result.unigram_entropy = documents_ != nullptr
+                                 ? unigram_entropy(*documents_)
+                                 : unigram_entropy(*set_, 0, count_, labelled_length_);
   }
   return result;
 }
@@ -307,12 +382,20 @@ EvaluationResult Evaluation::run_samples(LossPass& pass) const {
   for (int64_t begin = 0; begin < count_; begin += chunk) {
     indices.resize(static_cast<size_t>(std::min(chunk, count_ - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    const auto losses = evaluate_samples(pass, *set_, indices, s_.micro_batch_size, length_);
+    const auto losses =
+        evaluate_samples(pass, *set_, indices, s_.micro_batch_size, labelled_length_);
     for (size_t i = 0; i < losses.size(); ++i) {
       require_finite(losses[i], fmt::format("sequence {} of the {}", indices[i], what()));
-      add(result.loss, losses[i]);
+      result.loss += losses[i];
     }
     if (progress) progress->update(begin + static_cast<int64_t>(indices.size()));
+  }
+  if (pass.objective() != nullptr) {
+    const std::span<const LossSum::Metric> of_pairs = std::span(result.loss.metrics).last(2);
+    const double count = std::max(of_pairs[0].weight, 1.0);
+    result.pairs = std::llround(of_pairs[0].weight);
+    result.pair_loss = of_pairs[0].sum / count;
+    result.pair_accuracy = of_pairs[1].sum / count;
   }
   return result;
 }
@@ -362,7 +445,7 @@ void Evaluation::add_documents(std::span<const LossSum> losses, bool lists,
   for (int64_t d = 0; d < documents_->size(); ++d) {
     const LossSum& loss = losses[static_cast<size_t>(d)];
     require_finite(loss, documents_->place(d));
-    add(result.loss, loss);
+    result.loss += loss;
     const int64_t bytes = documents_->bytes(d);
     if (bytes >= 0) result.bytes = std::max<int64_t>(0, result.bytes) + bytes;
     if (lists) result.documents.push_back({documents_->place(d), loss, bytes});

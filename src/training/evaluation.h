@@ -16,7 +16,7 @@ namespace megatron::training {
 struct EvaluationSettings {
   ModelToRead model;
   std::string set = "valid";
-  std::optional<int64_t> samples, seq_length, stride;
+  std::optional<int64_t> samples, seq_length, decoder_seq_length, stride;
   int64_t micro_batch_size = 4;
   int64_t max_length = 0;  // context length of the evaluation; 0: the model's own
   bool bf16 = false;
@@ -24,6 +24,9 @@ struct EvaluationSettings {
   std::optional<std::string> per_document;
   settings::DataSettings data;
   settings::RuntimeSettings runtime;
+  // For samples of an encoder with a head for pairs: its loss is that of the masked tokens, its
+  // last two metrics are the pairs' loss and accuracy. Null: pairs are not evaluated.
+  std::shared_ptr<const Objective> pair_objective;
 
   void fields(Fields& fields);
   // True if documents are evaluated one by one, instead of samples of concatenated documents.
@@ -41,6 +44,8 @@ struct EvaluationResult {
   LossSum loss;
   int64_t sequences = 0;
   double unigram_entropy = 0;  // nats per counted token
+  int64_t pairs = 0;           // pairs of texts; their mean loss, and the share told right
+  double pair_loss = 0, pair_accuracy = 0;
   // What the loss is of: next tokens; masked tokens of samples; or each token of a text, masked by
   // itself (training/pseudo_losses.h).
   enum class Kind { next, masked, pseudo } kind = Kind::next;
@@ -67,9 +72,11 @@ class Evaluation {
  private:
   void check() const;
   void check_masking() const;
-  void check_of_encoder() const;
+  void check_keys(bool reads_pairs) const;
+  void check_of_sentences() const;
   void check_outputs() const;
-  void open_masked(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
+  void open_text_pairs(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
+  void open_sentences(const corpus::Vocabulary& vocabulary, ThreadPool& pool);
   EvaluationResult run_samples(LossPass& pass) const;
   EvaluationResult run_documents(LossPass& pass) const;
   EvaluationResult run_pseudo(const models::Stage& stage, Runtime& runtime,
@@ -82,6 +89,7 @@ class Evaluation {
   checkpoint::ModelDirectory directory_;
   models::Model model_;
   int64_t length_ = 0, stride_ = 0;
+  int64_t labelled_length_ = 0;  // of the text with labels: an encoder-decoder's second
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer_;  // null: the data has none
   std::shared_ptr<const data::Dataset> set_;                // null if `documents_` is set
   int64_t count_ = 0;                                       // number of samples to evaluate

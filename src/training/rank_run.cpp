@@ -439,7 +439,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
 // Returns the losses of one evaluation's samples of a set, from sample `first` on (fewer if the set
 // ends before), or of the whole set.
 LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
-  const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
+  const int64_t micro_batch = s_.eval_micro_batch(), length = s_.batch.labelled_length();
   if (s_.run.full_validation) return evaluate_all(model_.loss_pass, set, micro_batch, length);
   const int64_t count = std::min(s_.run.eval_iters * s_.eval_batch(), set.size() - first);
   return evaluate(model_.loss_pass, set, first, count, micro_batch, length);

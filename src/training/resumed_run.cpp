@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "checkpoint/fingerprint.h"
 #include "corpus/chat/chat_reader.h"
+#include "corpus/sentence_corpus.h"
 #include "data/blended_dataset.h"
 #include "training/frozen_parameters.h"
 
@@ -99,7 +100,9 @@ std::optional<int64_t> samples_asked(const resume::TrainerState& state) {
 bool keeps_order(const RunPlan& plan, int64_t before) {
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   if (!corpus::keeps_train_order(plan.settings.data, plan.corpus, before)) return false;
-  const bool blend = dynamic_cast<const data::BlendedDataset*>(&set) != nullptr;
+  const auto* const sentences = dynamic_cast<const corpus::SentenceRows*>(&set);
+  const bool blend = dynamic_cast<const data::BlendedDataset*>(&set) != nullptr ||
+                     (sentences != nullptr && sentences->sized_by_request());
   if (plan.settings.run.dataloader_type == "single" || !blend) return true;
   return set.size() < plan.train_samples && set.size() <= before;
 }

@@ -191,7 +191,9 @@ void check_architecture(const RunPlan& plan, const checkpoint::ModelDirectory& w
   const std::vector<std::string>& names = stored->facts().label_names;
   if (weights.is_adapter() && names.size() == now.label_names.size() && !names.empty() &&
       names[0] == "LABEL_0")  // PEFT does not say the names of an adapter's head
-    stored = stored->with({.score_head = models::ScoreHead{now.label_names, now.score_padding}});
+    stored = stored->with({.score_head = models::ScoreHead{.label_names = now.label_names,
+                                                           .padding = now.score_padding,
+                                                           .multi_label = now.multi_label}});
   const std::string different = resume::differences(stored->describe(), model->describe());
   MG_CHECK(different.empty(),
            "the model described by the flags differs from the one in {}: {}. Give the flags it was "
@@ -218,11 +220,16 @@ void settle_schedules(RunPlan& plan, const settings::TrainSettings& s) {
 void open_examples(RunPlan& plan) {
   const settings::TrainSettings& s = plan.settings;
   ThreadPool pool(s.runtime.threads_per_rank());
-  // The order of rows does not depend on how many are asked for.
+  // The order of rows of examples does not depend on how many are asked for; that of token files of
+  // sentences does.
+  std::array<int64_t, 3> ordered{};
   const auto asked = [&] {
     RunSamples samples = samples_of_run(s, plan.last_sample());
-    for (size_t i = 0; i < samples.asked.size(); ++i)
-      if (samples.asked[i]) samples.asked[i] = std::max(*samples.asked[i], samples.extended[i]);
+    for (size_t i = 0; i < samples.asked.size(); ++i) {
+      if (!samples.asked[i] || samples.extended[i] <= *samples.asked[i]) continue;
+      ordered[i] = *samples.asked[i];
+      samples.asked[i] = samples.extended[i];
+    }
     return samples.asked;
   };
   const auto before = asked();
@@ -237,8 +244,10 @@ void open_examples(RunPlan& plan) {
                                  .vocabulary = plan.vocabulary,
                                  .seq_length = *s.batch.seq_length,
                                  .seed = s.runtime.seed,
+                                 .decoder_length = s.batch.labelled_length(),
                                  .wanted = {before[0] != 0, before[1] != 0, before[2] != 0},
                                  .samples = counted,
+                                 .ordered = ordered,
                                  .pool = pool,
                                  .by_source = s.run.multiple_validation_sets},
                                 plan.model, plan.end_tokens);

@@ -56,13 +56,17 @@ report::RunRecord RunReporter::run_record() const {
                            .parameters = plan_.model->parameter_count(),
                            .threads = s_.runtime.threads_per_rank(),
                            .train_iters = *s_.batch.train_iters,
-                           .seq_length = *s_.batch.seq_length,
-                           .consumed_tokens = counts_.consumed * *s_.batch.seq_length};
+                           .seq_length = tokens_per_sample(),
+                           .consumed_tokens = counts_.consumed * tokens_per_sample()};
   record.device = to_string(model_.runtime.device());
   record.precision = name(s_.precision.type());
   record.flop_formula = plan::kModelFlops;
   record.peak_flops = peak_;
   return record;
+}
+
+int64_t RunReporter::tokens_per_sample() const {
+  return s_.batch.tokens_per_sample(plan_.model->facts().encoder_layers > 0);
 }
 
 // Totals up to now.
@@ -76,7 +80,7 @@ void RunReporter::step(const IterationReport& report) {
   take_times(report);
   if (!tells()) return;
   ++totals_.steps;
-  totals_.tokens += report.batch * *s_.batch.seq_length;
+  totals_.tokens += report.batch * tokens_per_sample();
   totals_.flops += flops(report.batch);
   totals_.step_seconds += report.seconds;
   const report::StepRecord record = record_of(report);
@@ -94,7 +98,7 @@ report::StepRecord RunReporter::record_of(const IterationReport& report) {
   report::StepRecord record{
       .iteration = report.iteration,
       .consumed_samples = report.consumed,
-      .consumed_tokens = report.consumed * *s_.batch.seq_length,
+      .consumed_tokens = report.consumed * tokens_per_sample(),
       .loss = report.loss,
       .learning_rate = report.learning_rate,
       .gradient_norm = report.gradient_norm,
@@ -103,7 +107,7 @@ report::StepRecord RunReporter::record_of(const IterationReport& report) {
       .skipped = report.outcome == StepOutcome::updated ? 0 : 1,
       .global_batch_size = report.batch,
       .seconds = report.seconds,
-      .tokens_per_second = samples * static_cast<double>(*s_.batch.seq_length) / report.seconds,
+      .tokens_per_second = samples * static_cast<double>(tokens_per_sample()) / report.seconds,
       .overall_tokens_per_second = totals().overall_tokens_per_second(),
       .flops_per_second = flops / report.seconds,
       .peak_share = peak_ > 0 ? flops / report.seconds / peak_ : -1,
@@ -162,7 +166,7 @@ void RunReporter::tell_progress(int64_t iteration) {
   saved_samples_.erase(saved);
   try {
     progress_file_->saved(iteration, flops(samples),
-                          static_cast<double>(samples * *s_.batch.seq_length));
+                          static_cast<double>(samples * tokens_per_sample()));
   } catch (const Error& error) {
     progress_file_.reset();
     log::warning(

@@ -63,6 +63,7 @@ class RunReporter {
   report::RunRecord run_record() const;
   report::RunTotals totals() const;
   report::StepRecord record_of(const IterationReport& report);
+  int64_t tokens_per_sample() const;    // with those of an encoder's text
   double flops(int64_t samples) const;  // model FLOPs of this many samples
   void take_times(const IterationReport& report);
   void open_progress_file();

@@ -122,6 +122,70 @@ std::string Confusion::table() const {
                      aligned_columns(rows, is_number));
 }
 
+double MultiLabelCounts::Counts::precision() const { return ratio(hits, predicted); }
+double MultiLabelCounts::Counts::recall() const { return ratio(hits, real); }
+double MultiLabelCounts::Counts::f1() const { return ratio(2 * hits, real + predicted); }
+
+MultiLabelCounts::Counts& MultiLabelCounts::Counts::operator+=(const Counts& other) {
+  real += other.real;
+  predicted += other.predicted;
+  hits += other.hits;
+  return *this;
+}
+
+void MultiLabelCounts::add(std::span<const int32_t> classes, std::span<const float> scores) {
+  bool same = true;
+  for (size_t label = 0; label < names_.size(); ++label) {
+    const bool real = std::ranges::binary_search(classes, static_cast<int32_t>(label)),
+               predicted = scores[label] > 0;
+    counts_[label] += {.real = real, .predicted = predicted, .hits = real && predicted};
+    same = same && real == predicted;
+  }
+  ++texts_;
+  exact_ += same ? 1 : 0;
+}
+
+MultiLabelCounts::Counts MultiLabelCounts::all() const {
+  Counts sum;
+  for (const Counts& one : counts_) sum += one;
+  return sum;
+}
+
+double MultiLabelCounts::exact_match() const { return ratio(exact_, texts_); }
+
+Json MultiLabelCounts::json() const {
+  const auto of = [](const Counts& counts) {
+    return Json::Object{{"texts", counts.real},
+                        {"precision", or_null(counts.precision())},
+                        {"recall", or_null(counts.recall())},
+                        {"f1", or_null(counts.f1())}};
+  };
+  Json::Array classes;
+  for (size_t label = 0; label < names_.size(); ++label) {
+    Json::Object one = of(counts_[label]);
+    one.emplace(one.begin(), "label", names_[label]);
+    classes.emplace_back(std::move(one));
+  }
+  Json::Object all = of(this->all());
+  all[0].second = texts_;
+  all.emplace_back("exact_match", exact_match());
+  all.emplace_back("classes", std::move(classes));
+  return Json(std::move(all));
+}
+
+std::string MultiLabelCounts::table() const {
+  std::vector<std::vector<std::string>> rows = {{"label", "texts", "precision", "recall", "f1"}};
+  const auto add = [&](const std::string& name, const Counts& counts) {
+    rows.push_back({without_controls(name), std::to_string(counts.real), shown(counts.precision()),
+                    shown(counts.recall()), shown(counts.f1())});
+  };
+  for (size_t label = 0; label < names_.size(); ++label) add(names_[label], counts_[label]);
+  add("all", all());
+  return fmt::format("exact match {:.4f} | f1 {} | of {} texts\n{}", exact_match(),
+                     shown(all().f1()), texts_,
+                     aligned_columns(rows, {false, true, true, true, true}));
+}
+
 Json PairScores::json() const {
   Json::Object all = {
       {"pairs", pairs}, {"accuracy", ratio(right, pairs)}, {"mean_difference", difference}};
@@ -153,6 +217,19 @@ Confusion evaluate_classifier(const models::Stage& stage, Runtime& runtime, cons
     ++counts[static_cast<size_t>(store.labels[i])][static_cast<size_t>(best)];
   }
   return {facts.label_names, std::move(counts)};
+}
+
+MultiLabelCounts evaluate_multi_label(const models::Stage& stage, Runtime& runtime,
+                                      const ScoreFiles& files,
+                                      const inference::EngineOptions& options) {
+  const models::ModelFacts& facts = stage.model()->facts();
+  const corpus::ScoredReading reading = whole_texts(facts, files.tokenizer);
+  const corpus::ScoredStore store = corpus::read_labelled(
+      files.paths, files.tokenizer, reading, facts.label_names, runtime.pool(), "reading texts");
+  MultiLabelCounts counts(facts.label_names);
+  const auto scores = scores_of(stage, runtime, store, reading.ends, options);
+  for (size_t i = 0; i < scores.size(); ++i) counts.add(store.label_sets[i], scores[i]);
+  return counts;
 }
 
 PairScores evaluate_reward(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,

@@ -1,8 +1,9 @@
-// `megatron eval` of a model with a score head: a classifier on texts with labels, a reward model
-// on pairs of which one text is preferred.
+// `megatron eval` of a model with a score head: a classifier on texts with one label or several, a
+// reward model on pairs of which one text is preferred.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,32 @@ class Confusion {
   std::vector<std::vector<int64_t>> counts_;
 };
 
+// Labels of texts that may have several: for each label the texts that have it, those that are
+// predicted to (a score above 0), and those that both are true of.
+class MultiLabelCounts {
+ public:
+  struct Counts {
+    int64_t real = 0, predicted = 0, hits = 0;
+    // NaN where they are shares of nothing; f1: 2 hits / (real + predicted).
+    double precision() const, recall() const, f1() const;
+    Counts& operator+=(const Counts& other);
+  };
+  explicit MultiLabelCounts(std::vector<std::string> names)
+      : names_(std::move(names)), counts_(names_.size()) {}
+  // classes: those of the text, in ascending order. scores: one for each label.
+  void add(std::span<const int32_t> classes, std::span<const float> scores);
+
+  Counts all() const;          // of all labels together (micro-averaged)
+  double exact_match() const;  // share of texts whose predicted labels are theirs
+  Json json() const;
+  std::string table() const;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<Counts> counts_;  // by label
+  int64_t texts_ = 0, exact_ = 0;
+};
+
 struct PairScores {
   int64_t pairs = 0;
   int64_t right = 0;      // in which the chosen text has the higher score
@@ -55,6 +82,9 @@ struct ScoreFiles {
 // their number is logged. Throw Error naming file and line of a bad record.
 Confusion evaluate_classifier(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,
                               const inference::EngineOptions& options);
+MultiLabelCounts evaluate_multi_label(const models::Stage& stage, Runtime& runtime,
+                                      const ScoreFiles& files,
+                                      const inference::EngineOptions& options);
 PairScores evaluate_reward(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,
                            const inference::EngineOptions& options);
 

@@ -353,6 +353,8 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
+  if (s.batch.decoder_seq_length)
+    s.parallel.check_length(*s.batch.decoder_seq_length, "decoder-seq-length");
   check_latents(s, model);
   check_experts(s, model);
   check_predictions(s, model);
@@ -417,6 +419,10 @@ void check_length(const settings::BatchSettings& batch, const models::Model& mod
            "--seq-length is {}, but the model has only {} positions; lower --seq-length or raise "
            "--max-position-embeddings",
            *batch.seq_length, model->max_position_embeddings());
+  MG_CHECK(batch.labelled_length() <= model->max_position_embeddings(),
+           "--decoder-seq-length is {}, but the model has only {} positions; lower "
+           "--decoder-seq-length or raise --max-position-embeddings",
+           batch.labelled_length(), model->max_position_embeddings());
 }
 
 }  // namespace megatron::training

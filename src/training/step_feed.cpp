@@ -24,7 +24,7 @@ corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const parallel::R
   }
   const int64_t together = shape.micro_batch_size * shape.size;
   return corpus::Prefetcher(set, std::move(sampler),
-                            ranks.tokens(shape.micro_batch_size, *s.batch.seq_length),
+                            ranks.tokens(shape.micro_batch_size, s.batch.labelled_length()),
                             (plan.last_sample() - consumed) / together,
                             s.batch.schedule.last() / together, plan.model->facts().two_sided);
 }

@@ -21,14 +21,21 @@ struct MachinePeak {
   std::string origin;
 };
 
+std::string text_lengths(const RunPlan& plan) {
+  const settings::BatchSettings& b = plan.settings.batch;
+  if (plan.model->facts().encoder_layers == 0) return fmt::format("{} tokens", *b.seq_length);
+  return fmt::format("{} tokens for the encoder and {} for the decoder", *b.seq_length,
+                     b.labelled_length());
+}
+
 void announce_data(const RunPlan& plan) {
   const settings::BatchSettings& b = plan.settings.batch;
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   const auto* blend = dynamic_cast<const data::BlendedDataset*>(&set);
   log::info(
-      "data: {} training samples of {} tokens{}; global batch {} = {} data-parallel ranks x {} "
+      "data: {} training samples of {}{}; global batch {} = {} data-parallel ranks x {} "
       "micro-batches of {}",
-      set.size(), *b.seq_length,
+      set.size(), text_lengths(plan),
       blend != nullptr ? fmt::format(" of {} data sets", blend->parts().size()) : "",
       b.schedule.batch(0), plan.settings.data_parallel(), b.schedule.micro_batches(0),
       *b.micro_batch_size);
@@ -57,6 +64,10 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
     log::info("Megatron-LM would pad the vocabulary to {} rows; this program does not pad it",
               plan.vocabulary.padded_size);
   }
+  if (plan.model->family() == "megatron" && plan.model->facts().encoder_layers > 0)
+    log::info(
+        "the model is Megatron-LM's own T5, with the norms, positions and biases that its flags "
+        "give; --model-config t5_base, or --model DIR, gives the published T5");
   announce_data(plan);
   if (!plan.notes.empty()) log::info("settings derived from others:");
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);

@@ -50,12 +50,15 @@ std::vector<AnswerWindow> answer_windows(const Question& question,
   MG_CHECK(!tokens.empty(), "{}: the context has no tokens", question.place);
   const auto context = std::ssize(head), all = std::ssize(tokens),
              room = reading.capacity - context - 1, step = room - reading.overlap;
-  MG_CHECK(room > 0 && (all <= room || step > 0),
-           "{}: the question has {} tokens, which leaves room for {} of the context's {} in "
-           "--seq-length {}, and windows share {} (--doc-stride): raise --seq-length, or lower "
-           "--doc-stride",
-           question.place, context, std::max<int64_t>(room, 0), all, reading.capacity,
-           reading.overlap);
+  MG_CHECK(room > 0,
+           "{}: the question has {} tokens, which leaves room for 0 of the context's {} in {} "
+           "{}: raise {}",
+           question.place, context, all, reading.limit, reading.capacity, reading.limit);
+  MG_CHECK(all <= room || step > 0,
+           "{}: the question has {} tokens, which leaves room for {} of the context's {} in {} "
+           "{}, and windows share {} (--doc-stride): raise {}, or lower --doc-stride",
+           question.place, context, room, all, reading.limit, reading.capacity, reading.overlap,
+           reading.limit);
   std::vector<AnswerWindow> windows;
   for (int64_t begin = 0;; begin += step) {
     const int64_t end = std::min(begin + room, all);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct AnswerReading {
   tokenizers::TextEnds ends = {};  // of the tokenizer; both are needed
   bool separates_twice = false;    // RoBERTa's two tokens between the texts
   bool types = false;              // the model has token types: 1 from the context on
+  std::string_view limit = "--seq-length";  // flag that sets the capacity
 };
 // Throws Error naming the tokenizer's missing tokens.
 AnswerReading answer_reading(const models::ModelFacts& model,

@@ -12,6 +12,7 @@
 #include "corpus/chat/answer_dataset.h"
 #include "corpus/chat/chat_reader.h"
 #include "corpus/chat/scored_dataset.h"
+#include "corpus/chat/text_pair_dataset.h"
 #include "corpus/chat/word_label_dataset.h"
 #include "data/random_state.h"
 #include "data/split.h"
@@ -76,13 +77,14 @@ std::vector<int64_t> drawn(int64_t size, const data::SplitShare& share,
   return own;
 }
 
-void report_set(data::Split split, const std::string& name, const PackedRows& rows,
-                int64_t seq_length, const std::optional<int64_t>& samples) {
+void report_set(data::Split split, const std::string& name, const ExampleDataset& set,
+                const std::optional<int64_t>& samples) {
   const std::string_view plain = data::name(split);
-  log::info("{} set{}: {} rows of {} tokens per epoch, {:.1f}% of them filled{}", plain,
-            name == plain ? "" : " of source " + name, rows.rows(), seq_length, 100 * rows.filled(),
+  const int64_t rows = set.rows().rows();
+  log::info("{} set{}: {} rows of {} per epoch, {:.1f}% of them filled{}", plain,
+            name == plain ? "" : " of source " + name, rows, set.length_text(), 100 * set.filled(),
             samples ? fmt::format("; {} samples are {:.2f} epochs", *samples,
-                                  static_cast<double>(*samples) / static_cast<double>(rows.rows()))
+                                  static_cast<double>(*samples) / static_cast<double>(rows))
                     : "");
 }
 
@@ -139,7 +141,7 @@ Corpus open_sets(const ExampleFiles& files, int32_t padding, const Read& read) {
       corpus.sources = logged_sources(store->sources);
     }
     if (samples[at]) set->request(*samples[at]);
-    report_set(split, of.name, set->rows(), files.seq_length, samples[at]);
+    report_set(split, of.name, *set, samples[at]);
     if (corpus.sets[at] == nullptr) corpus.sets[at] = set;
     if (split == data::Split::valid) corpus.validation.push_back({of.name, set});
   };
@@ -240,6 +242,32 @@ void report_answers(const AnswerStore& store, const std::string& path) {
         store.lost);
 }
 
+TextPairReading text_pair_reading(const settings::DataSettings& settings,
+                                  const Vocabulary& vocabulary, int64_t encoder_length,
+                                  int64_t decoder_length) {
+  const tokenizers::Tokenizer& tokenizer = tokenizer_of(vocabulary);
+  const bool ends = vocabulary.add_special_tokens;
+  return {.encoder_length = encoder_length,
+          .decoder_length = decoder_length,
+          .input_key = settings.input_key.value_or(""),
+          .target_key = settings.target_key.value_or(""),
+          .keep_start = settings.chat_truncation == "keep_start",
+          .ends = ends,
+          .input_ends = ends ? tokenizers::text_ends(tokenizer) : tokenizers::TextEnds{},
+          .around = data::decoder_tokens(data::sample_tokens(tokenizer))};
+}
+
+void report_text_pairs(const TextPairStore& store, const std::string& path,
+                       const ExampleFiles& files) {
+  log::info("{}: {} pairs of texts, {} tokens for the encoder and {} for the decoder", path,
+            store.size(), store.inputs.size(), store.targets.size());
+  if (store.cut > 0)
+    log::warning(
+        "{} texts for the encoder are cut, because they are longer than --seq-length {} "
+        "(--chat-truncation {})",
+        store.cut, files.seq_length, files.settings.chat_truncation);
+}
+
 void report_preferences(const PreferenceStore& store, const std::string& path,
                         const ExampleFiles& files) {
   const bool unpaired = store.reading.use.unpaired;
@@ -335,11 +363,20 @@ Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model)
                      });
 }
 
+namespace {
+
+WordLabelReading word_label_reading(const settings::DataSettings& settings,
+                                    const tokenizers::Tokenizer& tokenizer, int64_t seq_length) {
+  return {.capacity = seq_length,
+          .keep_start = settings.chat_truncation == "keep_start",
+          .ends = tokenizers::text_ends(tokenizer)};
+}
+
+}  // namespace
+
 Corpus open_word_labels(const ExampleFiles& files, const models::ModelFacts& model) {
   const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
-  const WordLabelReading reading{.capacity = files.seq_length,
-                                 .keep_start = files.settings.chat_truncation == "keep_start",
-                                 .ends = tokenizers::text_ends(tokenizer)};
+  const WordLabelReading reading = word_label_reading(files.settings, tokenizer, files.seq_length);
   return open_sets<WordLabelDataset>(
       files, padding_of(files.vocabulary),
       [&](const std::vector<std::string>& paths, const std::string& label) {
@@ -360,6 +397,20 @@ Corpus open_answers(const ExampleFiles& files, const models::ModelFacts& model) 
         auto store = std::make_shared<const AnswerStore>(
             read_answers(paths, tokenizer, reading, files.pool, label));
         report_answers(*store, paths[0]);
+        return store;
+      });
+}
+
+Corpus open_text_pairs(const ExampleFiles& files) {
+  const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
+  const TextPairReading reading =
+      text_pair_reading(files.settings, files.vocabulary, files.seq_length, files.decoder_length);
+  return open_sets<TextPairDataset>(
+      files, static_cast<int32_t>(reading.around.pad),
+      [&](const std::vector<std::string>& paths, const std::string& label) {
+        auto store = std::make_shared<const TextPairStore>(
+            read_text_pairs(paths, tokenizer, reading, files.pool, label));
+        report_text_pairs(*store, paths[0], files);
         return store;
       });
 }
@@ -411,7 +462,7 @@ std::string shown_tokens(const ChatTokens& tokens, const tokenizers::Tokenizer& 
 using ShownTexts = std::vector<std::pair<std::string, ChatTokens>>;
 
 ShownTexts shown_words(const Json& record, const std::string& place,
-                       const tokenizers::Tokenizer& tokenizer, int64_t length) {
+                       const tokenizers::Tokenizer& tokenizer, const WordLabelReading& reading) {
   const LabelledWords words = labelled_words_of(record, place);
   LabelledWords numbered = words;
   std::vector<std::string> names;
@@ -421,12 +472,15 @@ ShownTexts shown_words(const Json& record, const std::string& place,
     const Json& label = words.labels[w];
     names.push_back(label.is_string() ? label.as_string() : label.dump());
   }
-  const WordLabelTokens tokens = word_label_tokens(
-      numbered, tokenizer, {.capacity = length, .ends = tokenizers::text_ends(tokenizer)}, names,
-      place);
+  const WordLabelTokens tokens = word_label_tokens(numbered, tokenizer, reading, names, place);
   std::vector<float> weights;
   for (const int32_t label : tokens.labels) weights.push_back(label >= 0 ? 1 : 0);
-  return {{fmt::format("{}, labels {}", place, fmt::join(names, " ")),
+  const std::string cut =
+      tokens.cut
+          ? fmt::format(", cut to {} tokens (--seq-length), which leaves out {} of its words",
+                        reading.capacity, tokens.without)
+          : "";
+  return {{fmt::format("{}, labels {}{}", place, fmt::join(names, " "), cut),
            ChatTokens{.ids = tokens.ids, .weights = std::move(weights)}}};
 }
 
@@ -444,6 +498,16 @@ ShownTexts shown_windows(const Json& record, const std::string& place,
                        std::move(tokens));
   }
   return texts;
+}
+
+ShownTexts shown_pair(const Json& record, const std::string& place,
+                      const tokenizers::Tokenizer& tokenizer, const TextPairReading& reading) {
+  const TextPairTokens pair =
+      text_pair_tokens(text_pair_of(record, place, reading), tokenizer, reading, place);
+  ChatTokens input{.ids = pair.input, .weights = std::vector<float>(pair.input.size(), 0)};
+  ChatTokens target{.ids = pair.target, .weights = std::vector<float>(pair.target.size(), 1)};
+  return {{place + ", the encoder's text" + (pair.cut ? ", cut" : ""), std::move(input)},
+          {place + ", target", std::move(target)}};
 }
 
 ShownTexts texts_of(const std::string& task, const Json& record, const std::string& place,
@@ -483,15 +547,20 @@ ShownTexts texts_of(const std::string& task, const Json& record, const std::stri
 
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
                            int64_t count, int64_t seq_length, bool colour,
-                           const models::ModelFacts& model) {
+                           const models::ModelFacts& model, int64_t decoder_length) {
   const ChatSource source(settings, vocabulary);
   const tokenizers::Tokenizer& tokenizer = *vocabulary.tokenizer;
+  std::optional<TextPairReading> pairs;
+  if (settings.task == "seq2seq")
+    pairs = text_pair_reading(settings, vocabulary, seq_length, decoder_length);
   const auto texts = [&](const Json& record, const std::string& place) {
     if (settings.task == "token-classification")
-      return shown_words(record, place, tokenizer, seq_length);
+      return shown_words(record, place, tokenizer,
+                         word_label_reading(settings, tokenizer, seq_length));
     if (settings.task == "question-answering")
       return shown_windows(record, place, tokenizer,
                            answer_reading(model, tokenizer, seq_length, settings.doc_stride));
+    if (settings.task == "seq2seq") return shown_pair(record, place, tokenizer, *pairs);
     return texts_of(settings.task, record, place, source.tokenizer(),
                     vocabulary.pad.value_or(vocabulary.eod), model.scored);
   };

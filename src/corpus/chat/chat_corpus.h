@@ -32,9 +32,13 @@ struct ExampleFiles {
   const settings::DataSettings& settings;
   const Vocabulary& vocabulary;
   int64_t seq_length = 0, seed = 0;
+  int64_t decoder_length = 0;  // for an encoder-decoder, whose encoder reads seq_length tokens
   std::array<bool, 3> wanted;  // sets to open
   // Numbers of samples as for open_corpus(), given the number of rows of the training set.
   std::function<std::array<std::optional<int64_t>, 3>(int64_t train_rows)> samples;
+  // With --extend-to-iters, numbers of samples whose order the others follow, in data sets whose
+  // order depends on how many are requested; 0: all.
+  std::array<int64_t, 3> ordered{};
   ThreadPool& pool;
   bool by_source = false;  // a validation set for each source (source_of()), named like it
 };
@@ -49,15 +53,16 @@ Corpus open_pairs(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_labelled(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_word_labels(const ExampleFiles& files, const models::ModelFacts& model);
 Corpus open_answers(const ExampleFiles& files, const models::ModelFacts& model);
+Corpus open_text_pairs(const ExampleFiles& files);
 Corpus open_preferences(const ExampleFiles& files, const PreferenceUse& use);
 // All files of examples that the settings name.
 std::vector<std::string> example_paths(const settings::DataSettings& settings);
 
 // Text of the first `count` examples for a terminal: tokens with loss in green (those of a text
 // that is scored: the one that has the score, as the model's facts say; those of an answer; the
-// first ones of words with labels), others grey.
+// first ones of words with labels), others grey. decoder_length: of --task seq2seq.
 std::string shown_examples(const settings::DataSettings& settings, const Vocabulary& vocabulary,
                            int64_t count, int64_t seq_length, bool colour,
-                           const models::ModelFacts& model = {});
+                           const models::ModelFacts& model = {}, int64_t decoder_length = 0);
 
 }  // namespace megatron::corpus

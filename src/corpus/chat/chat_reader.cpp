@@ -357,12 +357,19 @@ std::vector<ChatExample> conversations_of(ChatExample example) {
 ScoredText labelled_of(const Json& record, std::string place) {
   ScoredText scored;
   const Record r(record, place);
-  MG_CHECK(r.has("label"), "{}: the record has no 'label'", place);
-  scored.label = r.at("label");
-  MG_CHECK((scored.label.is_integer() && scored.label.as_integer() >= 0) ||
-               (scored.label.is_string() && !scored.label.as_string().empty()),
-           "{}: 'label' is {}; it is the name of a class, or its index (0, 1, ...)", place,
-           Record::shortened(scored.label));
+  MG_CHECK(r.has("label") || r.has("labels"), "{}: the record has no 'label'", place);
+  const char* const key = r.has("label") ? "label" : "labels";
+  scored.label = r.at(key);
+  const auto names_class = [](const Json& label) {
+    return (label.is_integer() && label.as_integer() >= 0) ||
+           (label.is_string() && !label.as_string().empty());
+  };
+  const bool good = scored.label.is_array()
+                        ? std::ranges::all_of(scored.label.as_array(), names_class)
+                        : names_class(scored.label);
+  MG_CHECK(good,
+           "{}: '{}' is {}; it is the name of a class, or its index (0, 1, ...), or a list of them",
+           place, key, Record::shortened(scored.label));
   if (r.has("text")) {
     scored.text.texts = {"", r.text("text")};
     scored.text.place = std::move(place);

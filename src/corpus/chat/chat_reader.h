@@ -28,10 +28,11 @@ std::vector<ChatExample> conversations_of(ChatExample example);
 // A text that is scored at its end.
 struct ScoredText {
   ChatExample text;
-  Json label;  // of a text with one: a name (string) or an index (integer)
+  // A name (string) or an index (integer); or a list of them, of a text that may have several.
+  Json label;
 };
 // {"text": TEXT, "label": ...}, or a conversation in one of the shapes of example_of(), which need
-// not have an answer, beside "label".
+// not have an answer, beside "label"; a list may be named "labels".
 ScoredText labelled_of(const Json& record, std::string place);
 
 // Two texts of which the first is preferred.

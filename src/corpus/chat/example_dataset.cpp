@@ -10,6 +10,7 @@ void ExampleDataset::read_row(int64_t row, data::Sample& sample) const {
   sample.tokens.assign(length, padding_);
   sample.labels.assign(length, 0);
   sample.targets.clear();
+  sample.label_sets.clear();
   sample.token_types.clear();
   sample.position_ids.assign(length, 0);
   sample.loss_mask.assign(length, 0);

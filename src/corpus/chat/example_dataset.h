@@ -1,9 +1,12 @@
 // A data set of packed rows of examples, whose documents do not see each other.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +25,9 @@ class ExampleDataset : public data::Dataset {
   void read_row(int64_t row, data::Sample& sample) const;
   void read_filler(data::Sample& sample) const final;
   const PackedRows& rows() const { return rows_; }
+  // Length of a row, "128 tokens", and the share of an epoch's tokens that are not padding.
+  virtual std::string length_text() const { return fmt::format("{} tokens", length_); }
+  virtual double filled() const { return rows_.filled(); }
   void request(int64_t samples) { rows_.request(samples); }
 
  protected:
@@ -33,6 +39,12 @@ class ExampleDataset : public data::Dataset {
                  std::optional<int64_t> samples)
       : examples_(std::move(examples)),
         rows_(lengths_of(store, examples_), packing, length, seed, samples),
+        length_(length),
+        padding_(padding) {}
+  // The same with rows of any kind. length: of a row, in tokens.
+  ExampleDataset(std::vector<int64_t> examples, PackedRows rows, int64_t length, int32_t padding)
+      : examples_(std::move(examples)),
+        rows_(std::move(rows)),
         length_(length),
         padding_(padding) {}
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "data/random_state.h"
@@ -19,6 +20,12 @@ PackedRows::PackedRows(std::span<const int64_t> lengths, std::optional<Packing> 
       rows_.push_back({{i, 0, std::min(lengths[static_cast<size_t>(i)], capacity)}});
   }
   request(samples.value_or(rows()));
+}
+
+PackedRows::PackedRows(std::vector<PackedRow> rows, int64_t capacity, std::optional<int64_t> seed,
+                       std::optional<int64_t> samples)
+    : capacity_(capacity), seed_(seed), rows_(std::move(rows)) {
+  request(samples.value_or(this->rows()));
 }
 
 void PackedRows::request(int64_t samples) {

@@ -18,6 +18,10 @@ class PackedRows {
   PackedRows(std::span<const int64_t> lengths, std::optional<Packing> packing, int64_t capacity,
              std::optional<int64_t> seed, std::optional<int64_t> samples);
 
+  // Rows that are packed already.
+  PackedRows(std::vector<PackedRow> rows, int64_t capacity, std::optional<int64_t> seed,
+             std::optional<int64_t> samples);
+
   // Makes the order as long as this; earlier samples stay what they are.
   void request(int64_t samples);
   int64_t samples() const { return static_cast<int64_t>(order_.size()); }

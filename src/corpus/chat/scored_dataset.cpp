@@ -17,6 +17,7 @@ using Ids = std::vector<int32_t>;
 struct ReadExample {
   std::vector<Ids> texts;
   int32_t label = 0;
+  std::vector<int32_t> classes = {};  // of a text that may have several
   double margin = 0;
   std::string source, place;
 };
@@ -46,6 +47,7 @@ class Storing {
     }
     store_.sources.add(example.source);
     if (store_.texts_per_example == 2) store_.margins.push_back(example.margin);
+    else if (reading_.multi_label) store_.label_sets.push_back(std::move(example.classes));
     else store_.labels.push_back(example.label);
   }
 
@@ -91,6 +93,7 @@ ScoredReading scored_reading(const models::ModelFacts& model,
                              const tokenizers::Tokenizer& tokenizer) {
   return {.padding = static_cast<int32_t>(model.score_padding),
           .scored = model.scored,
+          .multi_label = model.multi_label,
           .ends = model.two_sided ? tokenizers::text_ends(tokenizer) : tokenizers::TextEnds{}};
 }
 
@@ -118,15 +121,21 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
                           ThreadPool& pool, const std::string& label) {
   return read(paths, reading, 1, pool, label, [&](const Json& record, std::string place) {
     const ScoredText scored = labelled_of(record, place);
-    return ReadExample{.texts = {tokenizer.text_tokens(scored.text, false)},
-                       .label = class_of(scored.label, names, place),
-                       .source = source_of(record, place),
-                       .place = std::move(place)};
+    ReadExample example{.texts = {tokenizer.text_tokens(scored.text, false)},
+                        .source = source_of(record, place)};
+    if (reading.multi_label) example.classes = classes_of(scored.label, names, place);
+    else example.label = class_of(scored.label, names, place);
+    example.place = std::move(place);
+    return example;
   });
 }
 
 int32_t class_of(const Json& label, const std::vector<std::string>& names,
                  const std::string& place) {
+  MG_CHECK(!label.is_array(),
+           "{}: the label is a list, {}, but the model gives each text one class: its config.json "
+           "does not have problem_type multi_label_classification",
+           place, label.dump());
   if (label.is_integer()) {
     MG_CHECK(label.as_integer() >= 0 && label.as_integer() < std::ssize(names),
              "{}: label {} is outside [0, {}), the model's classes", place, label.as_integer(),
@@ -141,9 +150,37 @@ int32_t class_of(const Json& label, const std::vector<std::string>& names,
   return static_cast<int32_t>(found - names.begin());
 }
 
+std::vector<int32_t> classes_of(const Json& label, const std::vector<std::string>& names,
+                                const std::string& place) {
+  MG_CHECK(label.is_array(),
+           "{}: the label is {}, but the model gives each text any number of its classes "
+           "(problem_type multi_label_classification): write a list, [] for none of them",
+           place, label.dump());
+  std::set<int32_t> classes;
+  for (const Json& one : label.as_array())
+    MG_CHECK(classes.insert(class_of(one, names, place)).second,
+             "{}: the list of labels {} has {} twice", place, label.dump(), one.dump());
+  return {classes.begin(), classes.end()};
+}
+
+bool has_label_lists(const std::vector<std::string>& paths) {
+  std::optional<bool> lists;
+  std::string first;
+  read_records(paths, [&](const Json& record, const std::string& place) {
+    const bool list = labelled_of(record, place).label.is_array();
+    if (!lists) lists = list, first = place;
+    MG_CHECK(list == *lists,
+             "{} has {}, and {} {}: write a list in every record if a text may have several labels",
+             first, *lists ? "a list of labels" : "one label", place, list ? "a list" : "one");
+    return true;
+  });
+  return lists.value_or(false);
+}
+
 std::vector<std::string> label_names_in(const std::vector<std::string>& paths) {
   return label_names_in(paths, [](const Json& record, const std::string& place) {
-    return std::vector<Json>{labelled_of(record, place).label};
+    Json label = labelled_of(record, place).label;
+    return label.is_array() ? std::move(label.as_array()) : std::vector<Json>{std::move(label)};
   });
 }
 
@@ -179,6 +216,7 @@ std::vector<std::string> label_names_in(
 void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
   const bool pairs = store_->texts_per_example == 2;
   if (pairs) sample.targets.assign(sample.tokens.size(), 0);
+  if (!store_->label_sets.empty()) sample.label_sets.assign(sample.tokens.size(), {});
   size_t at = 0;
   for (const PackedPart& part : row) {
     const int64_t example = example_of(part), first = example * store_->texts_per_example;
@@ -188,9 +226,10 @@ void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
                  scored =
                      at + static_cast<size_t>(store_->scored[static_cast<size_t>(text)]) - begin;
       sample.loss_mask[scored] = 1;
-      if (!pairs) sample.labels[scored] = store_->labels[static_cast<size_t>(example)];
-      else if (text == first)
-        sample.targets[scored] = store_->margins[static_cast<size_t>(example)];
+      const auto index = static_cast<size_t>(example);
+      if (!store_->label_sets.empty()) sample.label_sets[scored] = store_->label_sets[index];
+      else if (!pairs) sample.labels[scored] = store_->labels[index];
+      else if (text == first) sample.targets[scored] = store_->margins[index];
       place(std::span(store_->ids).subspan(begin, end - begin), store_->sources.of(example), at,
             sample);
     }

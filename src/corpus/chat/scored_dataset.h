@@ -27,6 +27,8 @@ struct ScoredStore {
   std::vector<int64_t> ends;    // of each text in ids
   std::vector<int64_t> scored;  // index in ids of the token of each text that is scored
   std::vector<int32_t> labels;  // of each example without a pair
+  // The classes of each example whose text may have several, in place of its label.
+  std::vector<std::vector<int32_t>> label_sets = {};
   std::vector<double> margins;  // of each pair
   Sources sources = {};         // of the examples
   int64_t cut = 0;              // texts longer than the limit
@@ -46,6 +48,7 @@ struct ScoredReading {
   // with another id; -1: of the last token.
   int32_t padding = -1;
   models::ScoredTokens scored = models::ScoredTokens::last_token;
+  bool multi_label = false;  // ModelFacts::multi_label
   // The tokens of an encoder's tokenizer around a text, which a text that is cut keeps.
   tokenizers::TextEnds ends = {};
 };
@@ -73,6 +76,13 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
 int32_t class_of(const Json& label, const std::vector<std::string>& names,
                  const std::string& place);
 
+// The classes of a text that may have several, in ascending order. Throws Error naming the place
+// for a label that is no list of different classes.
+std::vector<int32_t> classes_of(const Json& label, const std::vector<std::string>& names,
+                                const std::string& place);
+// True if the first text of the files has a list of labels.
+bool has_label_lists(const std::vector<std::string>& paths);
+
 // The classes of the labels in files: the names, sorted; or LABEL_0 to that of the largest index.
 // labels_of: the labels of a record, of which null is none; default: that of a text. Throws Error
 // if there are both names and indices, or fewer than two classes.
@@ -82,8 +92,9 @@ std::vector<std::string> label_names_in(
     const std::function<std::vector<Json>(const Json& record, const std::string& place)>&
         labels_of);
 
-// The loss mask is 1 at the token of each text that is scored, and its label is the class; of a
-// pair, which is two documents, the targets at the chosen text have its margin.
+// The loss mask is 1 at the token of each text that is scored, and its label is the class, or its
+// label_sets the classes; of a pair, which is two documents, the targets at the chosen text have
+// its margin.
 class ScoredDataset final : public ExampleDataset {
  public:
   // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.

@@ -79,8 +79,8 @@ WordLabelStore read_word_labels(const std::vector<std::string>& paths,
     WordLabelTokens tokens;
     std::string source, place;
   };
-  MG_CHECK(reading.capacity > 2, "--seq-length is {}; a text with labels needs at least 3 tokens",
-           reading.capacity);
+  MG_CHECK(reading.capacity > 2, "{} is {}; a text with labels needs at least 3 tokens",
+           reading.limit, reading.capacity);
   WordLabelStore store;
   for_each_tokenized<Read>(
       paths, pool, label,
@@ -102,7 +102,7 @@ WordLabelStore read_word_labels(const std::vector<std::string>& paths,
       });
   MG_CHECK(store.size() > 0, "{} has no texts", paths[0]);
   MG_CHECK(store.without < store.words, "{} has no word with a label and a token{}", paths[0],
-           store.cut > 0 ? " (--seq-length cuts its texts)" : "");
+           store.cut > 0 ? fmt::format(" ({} cuts its texts)", reading.limit) : std::string());
   return store;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct WordLabelTokens {
 struct WordLabelReading {
   int64_t capacity = 0;  // of a row, in tokens: a longer text is cut
   bool keep_start = true;
-  tokenizers::TextEnds ends = {};  // tokens of the tokenizer around a text, which stay
+  tokenizers::TextEnds ends = {};           // tokens of the tokenizer around a text, which stay
+  std::string_view limit = "--seq-length";  // flag that sets the capacity
 };
 
 // Words are joined by spaces and tokenized together, with the tokenizer's special tokens around

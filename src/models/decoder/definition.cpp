@@ -85,6 +85,10 @@ class DecoderDefinition final : public ModelDefinition,
                                    std::span<const int32_t> labels) const override {
     return models::plain_losses(v_, family_.tensors(v_), weights, text, labels);
   }
+  double plain_pair_loss(const PlainTensors& weights, const PlainText& text,
+                         int32_t label) const override {
+    return models::plain_pair_loss(v_, family_.tensors(v_), weights, text, label);
+  }
   std::vector<std::vector<double>> plain_prediction_losses(
       const PlainTensors& weights, std::span<const int32_t> tokens,
       std::span<const int32_t> labels) const override {
@@ -137,7 +141,9 @@ double DecoderDefinition::training_flops(const TextLength& length) const {
                        : flops;
   };
   const int transforms = (v_.head_transform ? 1 : 0) + (v_.score_transform ? 1 : 0);
-  double forward = head + 2 * transforms * tokens * h * h;
+  double forward = v_.headless ? 0 : head + 2 * transforms * tokens * h * h;
+  if (v_.pair_head) forward += 2 * tokens * h * (h + 2);  // pooler and two labels
+  if (v_.scored == ScoredTokens::mean) forward += 2 * 2 * tokens * tokens * h;  // nn/text_mean.h
   for (int64_t i = 0; i < v_.num_layers(); ++i)
     forward += of_layer(v_.layer(i), i < v_.encoder_layers ? length.encoder : length.tokens);
   if (depths > 0)
@@ -179,13 +185,22 @@ void set_prediction(DecoderValue& value, const PredictionChange& change) {
 
 // As in transformers' classes for sequence classification: no factor or cap of logits.
 void set_score_head(DecoderValue& value, const ScoreHead& head, const DecoderFamily& family) {
+  const bool of_tokens =
+      head.scored == ScoredTokens::each_token || head.scored == ScoredTokens::span;
+  const nn::AttentionConfig* a = value.first_attention();
+  MG_CHECK(!of_tokens || (a != nullptr && a->two_sided && value.encoder_layers == 0),
+           "a head for {} needs an encoder (BERT, ModernBERT, ESM-2 and the like), whose tokens "
+           "see those behind them, and the model is a {}",
+           head.scored == ScoredTokens::span ? "answers" : "labels of tokens", family.name);
   set_prediction(value, {});
   if (family.set_score_head != nullptr && value.score_labels == 0)
     family.set_score_head(value, head.scored);
   value.score_label_names = head.label_names;
   value.score_labels = std::ssize(head.label_names);
   value.score_pad_token = head.padding;
-  value.score_problem = value.score_labels == 1 ? ScoreProblem::unnamed : ScoreProblem::by_labels;
+  value.score_problem = head.multi_label          ? ScoreProblem::multi_label
+                        : value.score_labels == 1 ? ScoreProblem::unnamed
+                                                  : ScoreProblem::by_labels;
   value.untied = true;
   value.logits_scale = 1;
   value.logits_soft_cap = 0;

@@ -22,7 +22,9 @@ std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors&
                                  const PlainTensors& weights, const PlainText& text,
                                  std::span<const int32_t> labels);
 
-// ModelDefinition::plain_prediction_losses(), in the same way.
+// ModelDefinition::plain_pair_loss() and plain_prediction_losses(), in the same way.
+double plain_pair_loss(const DecoderValue& value, const FamilyTensors& map,
+                       const PlainTensors& weights, const PlainText& text, int32_t label);
 std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,
                                                          const FamilyTensors& map,
                                                          const PlainTensors& weights,

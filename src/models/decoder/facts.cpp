@@ -30,13 +30,13 @@ int64_t parameter_count(const DecoderValue& v) {
   if (v.embedding_norm) size += v.embedding_norm->parameters(h);
   if (v.encoder_layers > 0) size += v.final_norm.parameters(h);
   for (const auto* transform : {&v.head_transform, &v.score_transform})
-    if (*transform) size += (*transform)->parameters(h);
+    if (*transform && !v.headless) size += (*transform)->parameters(h);
   if (v.output_bias) size += v.vocab_size;
   if (v.pair_head)
     size += HeadTransform{.kind = HeadTransform::Kind::pooler}.parameters(h) + 2 * h + 2;
   if (v.score_labels > 0) {
     size += v.score_labels * (v.score_bias ? h + 1 : h);
-  } else if (v.untied) {
+  } else if (v.untied && !v.headless) {
     size += v.vocab_size * h;
   }
   for (const LayerValue& layer : v.layers) size += count(layer, h);
@@ -47,6 +47,7 @@ int64_t parameter_count(const DecoderValue& v) {
 }
 
 ScoreActivation activation_of(const DecoderValue& v) {
+  if (v.score_problem == ScoreProblem::multi_label) return ScoreActivation::sigmoid;
   if (v.score_labels > 1) return ScoreActivation::softmax;
   const bool number = v.score_labels == 0 || v.score_problem == ScoreProblem::by_labels;
   return number ? ScoreActivation::none : ScoreActivation::sigmoid;
@@ -59,6 +60,7 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
       .family = family,
       .num_layers = v.num_layers(),
       .encoder_layers = v.encoder_layers,
+      .start_token = v.start_token,
       .hidden_size = v.hidden_size,
       .vocab_size = v.vocab_size,
       .max_position_embeddings = v.positions(),
@@ -75,8 +77,10 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
                      .loss_scale = v.prediction.loss_scale},
       .score_labels = v.score_labels,
       .scored = v.scored,
+      .multi_label = v.score_problem == ScoreProblem::multi_label,
       .predicts_masked = v.predicts_masked,
       .pair_head = v.pair_head,
+      .headless = v.headless,
       .score_padding = v.score_pad_token,
       .label_names = v.score_label_names,
       .score_activation = activation_of(v),

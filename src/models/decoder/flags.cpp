@@ -310,6 +310,53 @@ void make_encoder(const ModelFlags& f, DecoderValue& value) {
   if (of_sums) value.score_pad_token = 0;
 }
 
+// Throws Error for flags of parts that Megatron-LM's encoder-decoder does not have.
+void check_encoder_decoder(const ModelFlags& f) {
+  struct Other {
+    bool given;
+    const char* flag;
+  };
+  for (const Other& other : {Other{f.multi_latent_attention, "multi-latent-attention"},
+                             {f.mtp_num_layers.value_or(0) != 0, "mtp-num-layers"},
+                             {f.moe.num_experts.has_value(), "num-experts"},
+                             {f.window_size.has_value(), "window-size"},
+                             {f.no_rope_freq.has_value(), "no-rope-freq"},
+                             {f.softmax_type != SoftmaxType::vanilla, "softmax-type"},
+                             {f.attention_output_gate, "attention-output-gate"},
+                             {f.use_mup, "use-mup"},
+                             {f.heterogeneous_layers || f.heterogeneous_layers_json,
+                              "heterogeneous-layers-config-path"}})
+    MG_CHECK(!other.given,
+             "--task span-corruption and seq2seq train an encoder-decoder, and --{} is for "
+             "decoders alone; leave it out",
+             other.flag);
+}
+
+// Megatron-LM's T5: its layers are those of its other models, the decoder's with cross attention,
+// and so are their positions, which both stacks have.
+void make_encoder_decoder(const ModelFlags& f, DecoderValue& value) {
+  check_encoder_decoder(f);
+  const int64_t encoder = value.num_layers(), decoder = f.decoder_num_layers.value_or(encoder);
+  MG_CHECK(decoder <= 1 << 16, "--decoder-num-layers is {}; it must lie in [1, {}]", decoder,
+           1 << 16);
+  value.encoder_layers = encoder;
+  const LayerValue layer = value.layers[0];
+  nn::AttentionConfig cross = *layer.attention();
+  cross.rotary.clear();
+  value.layers.assign(static_cast<size_t>(encoder + decoder), layer);
+  for (int64_t i = 0; i < encoder + decoder; ++i) {
+    LayerValue& own = value.layers[static_cast<size_t>(i)];
+    nn::AttentionConfig& attention = *own.attention();
+    attention.two_sided = i < encoder;
+    if (f.position_embedding == PositionEmbedding::relative)
+      attention.relative = {.buckets = f.relative_buckets,
+                            .max_distance = f.relative_max_distance,
+                            .shared = i != 0 && i != encoder};
+    if (i >= encoder) own.cross = cross;
+  }
+  value.output_bias = !f.untie;
+}
+
 }  // namespace
 
 nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
@@ -386,6 +433,11 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   apply_patterns(f, value);
   value.untied = f.untie;
   if (f.encoder) make_encoder(f, value);
+  if (f.encoder_decoder) make_encoder_decoder(f, value);
+  else
+    MG_CHECK(f.position_embedding != PositionEmbedding::relative,
+             "--position-embedding-type relative is for encoder-decoders (--task span-corruption "
+             "or seq2seq): use another");
   value.hidden_dropout = f.hidden_dropout.value_or(0.1);
   value.attention_dropout = f.attention_dropout.value_or(0.1);
   value.init_method_std = f.init_method_std;

@@ -104,6 +104,7 @@ void DecoderLayer::build_cross(nn::Builder& builder, const std::string& name,
                                            nn::AttentionPlace{.hidden = model.hidden_size,
                                                               .dropout = model.attention_dropout,
                                                               .seed = place.seed,
+                                                              .layer = place.state_layer,
                                                               .index = place.index,
                                                               .init = matrix_init(model),
                                                               .output_init = output_init(model)});
@@ -128,7 +129,11 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
 }
 
 nn::LayerCache DecoderLayer::cache() const {
-  return mixer_.sublayer == nullptr ? nn::LayerCache{} : mixer_.sublayer->cache();
+  nn::LayerCache cache = mixer_.sublayer == nullptr ? nn::LayerCache{} : mixer_.sublayer->cache();
+  if (cross_.cross == nullptr) return cache;
+  cache.cross_heads = cross_.cross->kv_heads();
+  cache.cross_size = cross_.cross->head_size();
+  return cache;
 }
 
 std::vector<Segment> DecoderLayer::segments() const {
@@ -190,7 +195,8 @@ Bundle DecoderLayer::attended(Tape& tape, const Bundle& in, const nn::Batch& bat
   const Bundle mixed = sequential(tape, mixer_, entering, batch, train);
   if (cross_.cross == nullptr) return mixed;
   const Entered entered = enter(tape, cross_, mixed);
-  Var y = (*cross_.cross)(tape, entered.x, mixed[kEncoded], batch, train);
+  const Var encoded = mixed.contains(kEncoded) ? mixed[kEncoded] : Var();
+  Var y = (*cross_.cross)(tape, entered.x, encoded, batch, train);
   return passed_on(tape, cross_, mixed, leave(tape, cross_, std::move(y), batch, train),
                    entered.sum);
 }

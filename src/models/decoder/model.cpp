@@ -40,6 +40,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string_view table =
       std::string_view(name).substr(0, name.size() - (name.ends_with(kRows) ? kRows.size() : 0));
   if (table == "embedding.weight") placed.role = parallel::Role::embedding;
+  if (name.ends_with(".relative_bias.weight")) placed.role = parallel::Role::distances;
   if (table == "output.weight" || table == "score.weight" || table == "pair.weight")
     placed.role = parallel::Role::output;
   if (name.ends_with(".bias")) placed.decay = false;  // expert biases have two dimensions
@@ -50,13 +51,18 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   if (!name.starts_with("layers.")) return;
   const size_t dot = name.find('.', 7);
   const int64_t index = std::stoll(name.substr(7, dot - 7));
-  constexpr std::string_view kMixer = ".attention";
+  constexpr std::string_view kMixer = ".attention", kCross = ".cross_attention";
   const std::string_view rest = std::string_view(name).substr(dot);
-  if (!rest.starts_with(kMixer)) return;
-  visit_part(value.layer(index).mixer, [&](auto kind, const auto& config) {
-    const auto rows = decltype(kind)::matrices(config, rest.substr(kMixer.size()));
-    if (!rows.empty()) placed.matrices = rows;
-  });
+  std::vector<int64_t> rows;
+  if (rest.starts_with(kCross)) {
+    rows = LayerPart<nn::AttentionConfig>::cross_matrices(*value.layer(index).cross,
+                                                          rest.substr(kCross.size()));
+  } else if (rest.starts_with(kMixer)) {
+    rows = visit_part(value.layer(index).mixer, [&](auto kind, const auto& config) {
+      return decltype(kind)::matrices(config, rest.substr(kMixer.size()));
+    });
+  }
+  if (!rows.empty()) placed.matrices = std::move(rows);
 }
 
 }  // namespace
@@ -164,6 +170,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
   const DecoderValue& v = value_;
   if (v.has_final_norm)
     final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
+  if (v.headless) return;
   if (v.score_labels > 0) return build_score_head(builder);
   if (v.head_transform)
     head_transform_ =
@@ -270,19 +277,22 @@ void DecoderModel::list_blocks() {
     const std::string name = layer_name(part_.first_layer + i);
     blocks_.push_back({.span = {.name = name, .parameters = parameters_below({name})},
                        .segments = layer->segments(),
-                       .of_encoder = part_.first_layer + i < value_.encoder_layers});
+                       .of_encoder = part_.first_layer + i < value_.encoder_layers,
+                       .layer = true});
     if (!ends_encoder(i)) continue;
     blocks_.push_back({{.name = "encoder_norm", .parameters = parameters_below({"encoder_norm"})},
-                       {[this](Tape& tape, Flow& flow, const nn::Batch&, Phase) {
-                         flow.bundle = end_encoder(tape, flow.bundle);
+                       {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase) {
+                         flow.bundle = end_encoder(tape, flow.bundle, batch);
                        }}});
   }
   for (int64_t i = 0; i < depths(); ++i) {
     const std::string name = layer_name(value_.num_layers() + i);
     const std::string norm = i == 0 ? "final_norm" : "";
-    blocks_.push_back({{.name = name, .parameters = parameters_below({norm, "embedding", name})},
-                       depths_[static_cast<size_t>(i)]->segments(),
-                       true});
+    blocks_.push_back(
+        {.span = {.name = name, .parameters = parameters_below({norm, "embedding", name})},
+         .segments = depths_[static_cast<size_t>(i)]->segments(),
+         .predicts = true,
+         .layer = true});
   }
   if (part_.head) {
     const std::string output = value_.score_labels > 0 ? "score"
@@ -305,6 +315,7 @@ void DecoderModel::list_boundary() {
         layer < value_.num_layers() ? value_.layer(layer).attention() : nullptr;
     if (a != nullptr && a->relative.buckets > 0 && a->relative.shared)
       tensors.push_back({.name = kDistanceBias,
+                         .of_encoder = encodes,
                          .rows = 2 * a->relative.max_distance + 1,
                          .width = a->heads / tensor_.size(),
                          .wide = true});
@@ -330,7 +341,8 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
   if (value_.encoder_layers == 0)
     return {{"hidden", embedded_text(tape, batch, *embedding_dropout_, phase)},
             {"residual", Var()}};
-  MG_ASSERT(batch.encoder != nullptr);
+  if (!models::reads_encoder(batch))
+    return {{std::string(kTarget), embedded_text(tape, batch, *target_dropout_, phase)}};
   const Var source = embedded_text(tape, *batch.encoder, *embedding_dropout_, phase);
   return {{"hidden", source},
           {"residual", Var()},
@@ -338,7 +350,8 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
 }
 
 // The encoder's output, and the decoder's first input.
-Bundle DecoderModel::end_encoder(Tape& tape, const Bundle& in) const {
+Bundle DecoderModel::end_encoder(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (!models::reads_encoder(batch)) return {{"hidden", in[kTarget]}, {"residual", Var()}};
   return {{"hidden", in[kTarget]},
           {"residual", Var()},
           {std::string(kEncoded), (*encoder_norm_)(tape, in["hidden"], residual_of(in)).normed}};
@@ -441,7 +454,10 @@ Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
 
 std::vector<nn::LayerCache> DecoderModel::layer_caches() const {
   std::vector<nn::LayerCache> caches;
-  for (const auto& layer : layers_) caches.push_back(layer->cache());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool encodes = part_.first_layer + static_cast<int64_t>(i) < value_.encoder_layers;
+    caches.push_back(encodes ? nn::LayerCache{} : layers_[i]->cache());
+  }
   return caches;
 }
 

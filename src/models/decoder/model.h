@@ -71,7 +71,7 @@ class DecoderModel final : public Stage {
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
   Var embedded_text(Tape& tape, const nn::Batch& batch, const nn::Dropout& dropout,
                     Phase phase) const;
-  Bundle end_encoder(Tape& tape, const Bundle& in) const;
+  Bundle end_encoder(Tape& tape, const Bundle& in, const nn::Batch& batch) const;
   Var embedded(Tape& tape, const Tensor& tokens, int use) const;
   Var without_left_out(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
   // Input of the output layer, of the final norm's output. batch: of a model that scores the means

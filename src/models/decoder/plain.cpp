@@ -18,7 +18,15 @@ class PlainDecoder : private PlainParts {
 
   Row losses(const PlainText& text, std::span<const int32_t> labels) const {
     const Rows encoded = v_.encoder_layers > 0 ? this->encoded(text.encoder) : Rows();
-    return losses_of(trunk(text.tokens, encoded), labels);
+    return losses_of(trunk(text.tokens, encoded, text.types), labels);
+  }
+
+  // From the first token alone.
+  double pair_loss(const PlainText& text, int32_t label) const {
+    const Rows first = {trunk(text.tokens, {}, text.types).at(0)};
+    const Row pooled = transformed(first, "pooler", {.kind = HeadTransform::Kind::pooler}).at(0);
+    return cross_entropy(pooled, tensor("pair.weight", {2, v_.hidden_size}),
+                         tensor("pair_bias", {2}), label);
   }
 
   // Row k - 1: the losses of depth k, for all tokens but the last k.
@@ -40,8 +48,9 @@ class PlainDecoder : private PlainParts {
   }
 
   // encoded: the encoder's output, if there is one.
-  Rows trunk(std::span<const int32_t> tokens, const Rows& encoded = {}) const {
-    Rows x = embedded(tokens);
+  Rows trunk(std::span<const int32_t> tokens, const Rows& encoded = {},
+             std::span<const int32_t> token_types = {}) const {
+    Rows x = embedded(tokens, token_types);
     for (int64_t i = v_.encoder_layers; i < v_.num_layers(); ++i) add_layer(x, i, encoded);
     return v_.has_final_norm ? normed(x, "final_norm", v_.final_norm) : x;
   }
@@ -98,7 +107,7 @@ class PlainDecoder : private PlainParts {
     return normed(x, name + "final_norm", v_.final_norm);
   }
 
-  Rows embedded(std::span<const int32_t> tokens) const {
+  Rows embedded(std::span<const int32_t> tokens, std::span<const int32_t> token_types = {}) const {
     const auto hidden = static_cast<size_t>(v_.hidden_size);
     const Row table = tensor("embedding.weight", {v_.vocab_size, v_.hidden_size});
     const Row positions =
@@ -120,7 +129,8 @@ class PlainDecoder : private PlainParts {
           row[h] *= tokens[t] == v_.left_out_token ? 0 : 0.88 * all / (all - masks);
         const size_t position = t + static_cast<size_t>(v_.position_offset);
         if (!positions.empty()) row[h] += positions[position * hidden + h];
-        if (!types.empty()) row[h] += types[h];
+        const auto type = static_cast<size_t>(token_types.empty() ? 0 : token_types[t]);
+        if (!types.empty()) row[h] += types[type * hidden + h];
       }
       x.push_back(std::move(row));
     }
@@ -204,6 +214,11 @@ std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors&
                                  const PlainTensors& weights, const PlainText& text,
                                  std::span<const int32_t> labels) {
   return PlainDecoder(value, map, weights).losses(text, labels);
+}
+
+double plain_pair_loss(const DecoderValue& value, const FamilyTensors& map,
+                       const PlainTensors& weights, const PlainText& text, int32_t label) {
+  return PlainDecoder(value, map, weights).pair_loss(text, label);
 }
 
 std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,

@@ -33,7 +33,15 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   visit_part(layer.feed_forward, check_part);
   if (layer.cross) {
     MG_CHECK(sequential, "only a sequential layer can have cross attention");
-    LayerPart<nn::AttentionConfig>::check(model, *layer.cross);
+    const nn::AttentionConfig& a = *layer.cross;
+    MG_CHECK(a == (nn::AttentionConfig{.heads = a.heads,
+                                       .kv_heads = a.kv_heads,
+                                       .head_size = a.head_size,
+                                       .qkv_bias = a.qkv_bias,
+                                       .output_bias = a.output_bias,
+                                       .scale = a.scale}),
+             "cross attention has heads, their size, biases and a scale, and nothing else");
+    LayerPart<nn::AttentionConfig>::check(model, a);
   }
 }
 
@@ -52,6 +60,33 @@ void check_prediction(const DecoderValue& model) {
   MG_CHECK(model.score_labels == 0,
            "--mtp-num-layers {} is for language models, and this one scores texts; use 0",
            p.depths);
+}
+
+// Layers that share relative positions have those of the layer before, up to the first layer of the
+// encoder or decoder, whose table they read.
+void check_shared_positions(const DecoderValue& v) {
+  for (int64_t i = 0; i < v.num_layers(); ++i) {
+    const nn::AttentionConfig* a = v.layer(i).attention();
+    if (a == nullptr || !a->relative.shared) continue;
+    MG_CHECK(i != 0 && i != v.encoder_layers,
+             "layer {} shares the relative positions of an earlier layer, but it is the first of "
+             "its stack",
+             i);
+    const nn::AttentionConfig* before = v.layer(i - 1).attention();
+    nn::RelativeBuckets own = a->relative;
+    if (before != nullptr) own.shared = before->relative.shared;
+    const bool first = i - 1 == 0 || i - 1 == v.encoder_layers;
+    MG_CHECK(before != nullptr && own == before->relative && a->heads == before->heads &&
+                 a->two_sided == before->two_sided && (first || before->relative.shared),
+             "layer {} shares the relative positions of the first layer of its stack, so all "
+             "layers between them must share them, with as many buckets and heads and the same "
+             "distances",
+             i);
+  }
+  const nn::AttentionConfig* a = v.prediction.layer.attention();
+  MG_CHECK(v.prediction.depths == 0 || a == nullptr || !a->relative.shared,
+           "--mtp-num-layers {}: its layer cannot share the relative positions of others",
+           v.prediction.depths);
 }
 
 // Which layers are the encoder's, and what does not go with one.
@@ -76,6 +111,9 @@ void check_encoder_layers(const DecoderValue& v) {
            "an encoder-decoder predicts the next token: it has no heads and tables of an encoder, "
            "no scores and no --mtp-num-layers");
   MG_CHECK(v.has_final_norm, "an encoder-decoder needs a final norm");
+  MG_CHECK(v.start_token >= -1 && v.start_token < v.vocab_size,
+           "the decoder's start token (decoder_start_token_id) is {}; the vocabulary has {} tokens",
+           v.start_token, v.vocab_size);
 }
 
 // Parts around the layers of an encoder.
@@ -99,6 +137,17 @@ void check_encoder(const DecoderValue& v) {
   MG_CHECK(v.score_labels > 0 ||
                (!v.score_transform && !v.score_bias && v.scored == ScoredTokens::last_token),
            "only a model that scores texts has parts of a score head");
+  const nn::AttentionConfig* a = v.first_attention();
+  MG_CHECK(v.scored == ScoredTokens::last_token || (a != nullptr && a->two_sided),
+           "only an encoder, whose tokens see those behind them, can score texts by their first "
+           "token or the mean of all, or score each token; a decoder scores a text at its last");
+  MG_CHECK(v.scored != ScoredTokens::mean || v.hidden_size % a->heads == 0,
+           "the mean of a text's tokens is computed in {} parts, which do not divide the hidden "
+           "size {}: change --num-attention-heads",
+           a == nullptr ? 0 : a->heads, v.hidden_size);
+  MG_CHECK(!v.headless || (v.score_labels == 0 && !v.predicts_masked && !v.output_bias &&
+                           !v.pair_head && v.untied && v.prediction.depths == 0),
+           "an encoder without a head has no output layer, scores or pairs");
   MG_CHECK(v.scored != ScoredTokens::span || v.score_labels == 2,
            "a model of answers' spans has {} scores for each token; it must have 2",
            v.score_labels);
@@ -158,6 +207,7 @@ void DecoderValue::check() const {
   check_prediction(*this);
   check_encoder(*this);
   check_encoder_layers(*this);
+  check_shared_positions(*this);
   check_norm(final_norm);
   check_number(embedding_scale, embedding_scale != 0, "embedding-multiplier", "other than 0");
   check_number(logits_scale, logits_scale != 0, "output-multiplier", "other than 0");

@@ -82,8 +82,9 @@ struct HeadTransform {
 };
 
 // problem_type in config.json. by_labels: regression for one label, single_label_classification for
-// several. classification: the latter for one label. unnamed: the key is absent.
-enum class ScoreProblem { by_labels, unnamed, classification };
+// several. classification: the latter for one label. unnamed: the key is absent. multi_label: each
+// of several labels applies to a text or not.
+enum class ScoreProblem { by_labels, unnamed, classification, multi_label };
 
 struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
@@ -103,12 +104,17 @@ struct DecoderValue {
   // the final one follows them, and all others have cross attention to its output. Both read the
   // same tables of embeddings.
   int64_t encoder_layers = 0;
+  // The token before an encoder-decoder's first predicted one; -1: unknown.
+  int64_t start_token = -1;
   PredictionValue prediction;
   nn::NormConfig final_norm;
   bool has_final_norm = true;
   // Masked language model: a token's logits are of the token itself, not of the next one.
   bool predicts_masked = false;
   std::optional<HeadTransform> head_transform;  // not of a model with scores
+  // An encoder without a head, whose output is that of its last layer. head_transform is what a
+  // head would have.
+  bool headless = false;
   bool output_bias = false;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
   bool untied = false;                           // separate output weights

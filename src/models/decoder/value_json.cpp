@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
+#include "models/decoder/value_checks.h"
 
 namespace megatron::models {
 namespace {
@@ -30,7 +31,8 @@ constexpr std::array kNames<nn::RopeScaling> = {"none",   "linear", "dynamic",
 template <>
 constexpr std::array kNames<kernels::RouterScore> = {"softmax", "sigmoid", "sqrtsoftplus"};
 template <>
-constexpr std::array kNames<ScoreProblem> = {"by-labels", "unnamed", "classification"};
+constexpr std::array kNames<ScoreProblem> = {"by-labels", "unnamed", "classification",
+                                             "multi-label"};
 template <>
 constexpr std::array kNames<ScoredTokens> = {"last-token", "first-token", "mean", "each-token",
                                              "span"};
@@ -88,6 +90,7 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("position-offset", v.position_offset, false);
   f("token-types", v.token_types, false);
   f("encoder-layers", v.encoder_layers, false);
+  f("start-token", v.start_token, false);
   f("left-out-token", v.left_out_token, false);
   f("embedding-multiplier", v.embedding_scale, false);
   f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);
@@ -97,6 +100,7 @@ constexpr auto kModel = [](auto& v, auto&& f) {
   f("untied", v.untied, true);
   f("has-final-norm", v.has_final_norm, false);
   f("predicts-masked", v.predicts_masked, false);
+  f("headless", v.headless, false);
   f("output-bias", v.output_bias, false);
   f("pair-head", v.pair_head, false);
   f("score-labels", v.score_labels, false);
@@ -214,7 +218,15 @@ void write_part(Json::Object& to, std::string_view key, const Value& value) {
   });
 }
 
-constexpr auto kCross = [](auto& a, auto&& f) { LayerPart<nn::AttentionConfig>::fields(a, f); };
+// What cross attention reads; other fields of attention are refused.
+constexpr auto kCross = [](auto& a, auto&& f) {
+  f("num-attention-heads", a.heads, true);
+  f("num-query-groups", a.kv_heads, true);
+  f("kv-channels", a.head_size, true);
+  f("qkv-bias", a.qkv_bias, true);
+  f("attention-output-bias", a.output_bias, true);
+  f("softmax-scale", a.scale, false);
+};
 
 void write_layer(Json::Object& to, const LayerValue& layer) {
   write_part(to, "mixer", layer.mixer);
@@ -303,8 +315,8 @@ DecoderValue decoder_from_json(const Json& json) {
   Reader reader(json);
   int64_t layers = 0;
   reader("num-layers", layers, true);
-  MG_CHECK(layers > 0 && layers <= 1 << 16,
-           "the model's description has num-layers {}; it must lie in [1, {}]", layers, 1 << 16);
+  MG_CHECK(layers > 0 && layers <= kMaxLayers,
+           "the model's description has num-layers {}; it must lie in [1, {}]", layers, kMaxLayers);
   kModel(value, reader);
   if (const Json* runs = reader.object("layers")) {
     for (const Json& run : runs->as_array()) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "models/decoder/value_checks.h"
 #include "models/facts.h"
 #include "models/families/rotary_json.h"
 
@@ -46,6 +47,13 @@ int64_t integer(const Json& config, std::string_view key, std::optional<int64_t>
   }
   MG_CHECK(otherwise.has_value(), "config.json has no '{}'", key);
   return *otherwise;
+}
+
+int64_t layer_count(const Json& config, std::string_view key, std::optional<int64_t> otherwise) {
+  const int64_t layers = integer(config, key, otherwise);
+  MG_CHECK(layers <= kMaxLayers, "config.json has {} = {}; the maximum is {}", key, layers,
+           kMaxLayers);
+  return layers;
 }
 
 int64_t count(const Json& config, std::string_view key) {
@@ -127,9 +135,7 @@ std::string stored_name(DType type) {
 
 DecoderValue read_common(const Json& j, const CommonForm& form) {
   DecoderValue value;
-  const int64_t layers = integer(j, "num_hidden_layers");
-  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
-           1 << 16);
+  const int64_t layers = layer_count(j, "num_hidden_layers");
   value.hidden_size = integer(j, "hidden_size");
   value.vocab_size = integer(j, "vocab_size");
   value.max_position_embeddings = integer(j, "max_position_embeddings");
@@ -322,8 +328,11 @@ std::vector<std::string> label_names(const Json& j) {
   return names;
 }
 
+constexpr const char* kMultiLabel = "multi_label_classification";
+
 ScoreProblem score_problem(const std::string& name, int64_t labels) {
   if (name.empty()) return ScoreProblem::unnamed;
+  if (name == kMultiLabel) return ScoreProblem::multi_label;
   return labels == 1 && name != "regression" ? ScoreProblem::classification
                                              : ScoreProblem::by_labels;
 }
@@ -332,9 +341,6 @@ ScoreProblem score_problem(const std::string& name, int64_t labels) {
 
 void read_score_head(const Json& j, DecoderValue& value) {
   const std::string problem = text(j, "problem_type", "");
-  MG_CHECK(problem != "multi_label_classification",
-           "config.json has problem_type = multi_label_classification, which is not supported; "
-           "regression with one label and single_label_classification are");
   value.score_label_names = label_names(j);
   value.score_labels = std::ssize(value.score_label_names);
   value.score_problem = score_problem(problem, value.score_labels);
@@ -343,6 +349,8 @@ void read_score_head(const Json& j, DecoderValue& value) {
   MG_CHECK(problem != "regression" || value.score_labels == 1,
            "config.json has problem_type = regression and {} labels; one is supported",
            value.score_labels);
+  MG_CHECK(problem != kMultiLabel || value.score_labels > 1,
+           "config.json has problem_type = {} and one label; it needs at least two", kMultiLabel);
   value.untied = true;
   value.logits_scale = 1;
   value.logits_soft_cap = 0;
@@ -359,6 +367,7 @@ void write_score_head(const DecoderValue& value, Json& j) {
   j.set("label2id", std::move(numbers));
   j.set("pad_token_id", value.score_pad_token >= 0 ? Json(value.score_pad_token) : Json());
   if (value.score_problem == ScoreProblem::unnamed) return;
+  if (value.score_problem == ScoreProblem::multi_label) return j.set("problem_type", kMultiLabel);
   const bool regression = value.score_labels == 1 && value.score_problem == ScoreProblem::by_labels;
   j.set("problem_type", regression ? "regression" : "single_label_classification");
 }

@@ -22,6 +22,9 @@ const Json* present(const Json& config, std::string_view key);
 // positive() are above 0.
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise = {});
 int64_t count(const Json& config, std::string_view key);  // zero or more
+// A number of layers: integer() up to kMaxLayers.
+int64_t layer_count(const Json& config, std::string_view key,
+                    std::optional<int64_t> otherwise = {});
 double number(const Json& config, std::string_view key, std::optional<double> otherwise = {});
 double positive(const Json& config, std::string_view key, std::optional<double> otherwise = {});
 bool boolean(const Json& config, std::string_view key, std::optional<bool> otherwise = {});

@@ -10,9 +10,9 @@
 namespace megatron::models {
 namespace {
 
-constexpr std::array<std::string_view, 5> kClasses = {
-    "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
-    "ForQuestionAnswering"};
+constexpr std::array<std::string_view, 6> kClasses = {
+    "ForPreTraining",         "ForMaskedLM",          "ForSequenceClassification",
+    "ForTokenClassification", "ForQuestionAnswering", "Model"};
 
 std::string class_of(std::string_view prefix, EncoderHead head) {
   return std::string(prefix) + std::string(kClasses[static_cast<size_t>(head)]);
@@ -20,14 +20,14 @@ std::string class_of(std::string_view prefix, EncoderHead head) {
 
 }  // namespace
 
-EncoderHead encoder_head(const Json& j, std::string_view prefix,
-                         const std::vector<EncoderHead>& known) {
+EncoderHead encoder_head(const Json& j, std::string_view prefix, std::vector<EncoderHead> known) {
   const Json* names = present(j, "architectures");
   if (names == nullptr) return EncoderHead::masked;
   const bool listed = names->is_array() && !names->as_array().empty() &&
                       std::ranges::all_of(names->as_array(), &Json::is_string);
   MG_CHECK(listed, "config.json has architectures = {}; it must be a list of names", names->dump());
   const std::string& name = names->as_array()[0].as_string();
+  known.push_back(EncoderHead::none);
   std::vector<std::string> classes;
   for (const EncoderHead head : known) {
     classes.push_back(class_of(prefix, head));
@@ -37,6 +37,7 @@ EncoderHead encoder_head(const Json& j, std::string_view prefix,
 }
 
 EncoderHead head_of(const DecoderValue& value) {
+  if (value.headless) return EncoderHead::none;
   if (value.score_labels == 0)
     return value.pair_head ? EncoderHead::pretraining : EncoderHead::masked;
   switch (value.scored) {
@@ -61,13 +62,18 @@ void set_scores(DecoderValue& value, ScoredTokens scored,
   value.score_transform = of_tokens ? each_token : pooled;
   value.scored = of_tokens ? scored : ScoredTokens::first_token;
   value.head_transform.reset();
-  value.output_bias = value.pair_head = value.predicts_masked = false;
+  value.output_bias = value.pair_head = value.predicts_masked = value.headless = false;
   value.score_bias = true;
   value.untied = true;
 }
 
 void set_head(const Json& j, EncoderHead head, const EncoderHeads& heads, DecoderValue& value) {
   value.score_pad_token = count(j, "pad_token_id");
+  if (head == EncoderHead::none) {
+    value.headless = value.untied = true;
+    value.head_transform = heads.masked;
+    return;
+  }
   if (head == EncoderHead::pretraining || head == EncoderHead::masked) {
     value.predicts_masked = true;
     value.head_transform = heads.masked;
@@ -89,12 +95,10 @@ void set_head(const Json& j, EncoderHead head, const EncoderHeads& heads, Decode
              heads.pooled, heads.each_token);
 }
 
-void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers) {
+void check_heads(int64_t hidden_size, int64_t heads) {
   MG_CHECK(hidden_size % heads == 0,
            "config.json has hidden_size = {}, which is not a multiple of num_attention_heads = {}",
            hidden_size, heads);
-  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
-           1 << 16);
 }
 
 DecoderValue read_bert_layers(const Json& j) {
@@ -107,8 +111,9 @@ DecoderValue read_bert_layers(const Json& j) {
   value.hidden_dropout = number(j, "hidden_dropout_prob");
   value.attention_dropout = number(j, "attention_probs_dropout_prob");
   value.init_method_std = number(j, "initializer_range");
-  const int64_t heads = integer(j, "num_attention_heads"), layers = integer(j, "num_hidden_layers");
-  check_layer_sizes(value.hidden_size, heads, layers);
+  const int64_t heads = integer(j, "num_attention_heads"),
+                layers = layer_count(j, "num_hidden_layers");
+  check_heads(value.hidden_size, heads);
   const nn::NormConfig norm{.epsilon = positive(j, "layer_norm_eps")};
   const LayerValue layer{.mixer = nn::AttentionConfig{.heads = heads,
                                                       .kv_heads = heads,
@@ -147,7 +152,7 @@ Json write_bert_layers(const DecoderValue& value) {
   j.set("max_position_embeddings", value.max_position_embeddings);
   j.set("num_attention_heads", a->heads);
   j.set("num_hidden_layers", value.num_layers());
-  j.set("tie_word_embeddings", value.score_labels > 0 || !value.untied);
+  j.set("tie_word_embeddings", value.score_labels > 0 || value.headless || !value.untied);
   j.set("use_cache", true);
   j.set("vocab_size", value.vocab_size);
   return j;

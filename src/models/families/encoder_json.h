@@ -11,13 +11,14 @@
 namespace megatron::models {
 
 // What transformers' classes of an encoder compute from its last layer: ForPreTraining,
-// ForMaskedLM, ForSequenceClassification, ForTokenClassification and ForQuestionAnswering.
-enum class EncoderHead { pretraining, masked, sequence, tokens, answers };
+// ForMaskedLM, ForSequenceClassification, ForTokenClassification and ForQuestionAnswering; none:
+// the hidden states alone (BertModel).
+enum class EncoderHead { pretraining, masked, sequence, tokens, answers, none };
 
-// The head of the class <prefix>For... that architectures names; masked without that key. Throws
-// Error naming those that the family has.
+// The head of the class <prefix>For... or <prefix>Model that architectures names; masked without
+// that key. known: what the family has, beside none. Throws Error naming them.
 EncoderHead encoder_head(const Json& config, std::string_view prefix,
-                         const std::vector<EncoderHead>& known);
+                         std::vector<EncoderHead> known);
 EncoderHead head_of(const DecoderValue& value);
 void write_head(const DecoderValue& value, std::string_view prefix, Json& config);
 
@@ -36,8 +37,8 @@ void set_scores(DecoderValue& value, ScoredTokens scored,
                 const std::optional<HeadTransform>& pooled,
                 const std::optional<HeadTransform>& each_token = {});
 
-// Throws Error unless the heads divide the hidden size and the number of layers is a sane one.
-void check_layer_sizes(int64_t hidden_size, int64_t heads, int64_t layers);
+// Throws Error unless the heads divide the hidden size.
+void check_heads(int64_t hidden_size, int64_t heads);
 
 // BERT's layers and keys (Devlin et al. 2019): norms of sums, biases, attention to both sides,
 // learned positions, a norm of the embeddings.

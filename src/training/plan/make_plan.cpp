@@ -203,11 +203,13 @@ void check_size(const settings::TrainSettings& s, const models::Model& c) {
            "{}, which exceeds the limit of plans, {}: use a smaller model",
            format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
            format_bytes(kMax));
-  MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMaxTokens),
-           "--micro-batch-size is {}: with --seq-length {} a micro-batch can have at most {} "
-           "sequences, {} tokens: use a smaller --micro-batch-size or --seq-length",
-           *s.batch.micro_batch_size, *s.batch.seq_length, kMaxTokens / *s.batch.seq_length,
-           kMaxTokens);
+  const int64_t tokens = s.batch.tokens_per_sample(c->facts().encoder_layers > 0);
+  MG_CHECK(
+      d(*s.batch.micro_batch_size) * d(tokens) <= d(kMaxTokens),
+      "--micro-batch-size is {}: with {} tokens in a sequence a micro-batch can have at most {} "
+      "sequences, {} tokens: use a smaller --micro-batch-size, --seq-length or "
+      "--decoder-seq-length",
+      *s.batch.micro_batch_size, tokens, kMaxTokens / tokens, kMaxTokens);
 }
 
 // The run as Megatron-LM's memory report would read it.
@@ -244,28 +246,32 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
   const data::BatchSchedule& schedule = s.batch.schedule;
   const int64_t last = last_stage(s);
   const MachineLimits limits = machine_limits();
-  return {.model = model_text(model),
-          .device = std::string(name(s.runtime.device_kind())),
-          .type = s.precision.type(),
-          .ranks = s.runtime.rank_count(),
-          .ranks_here = s.runtime.ranks_here(),
-          .threads = s.runtime.threads_per_rank(),
-          .axes = axes_of(s, model),
-          .sequences = schedule.batch(last),
-          .length = *s.batch.seq_length,
-          .micro_batches = schedule.micro_batches(last),
-          .micro_batch_size = *s.batch.micro_batch_size,
-          .iterations = *s.batch.train_iters,
-          .reference = options.task != nullptr && options.task->needs_reference() &&
-                       !s.data.precompute_reference && !has_base_reference(model, s.data),
-          .flops = plan::step_flops(model, sequence_flops(s, model), vocabulary.padded_size,
-                                    schedule.batch(last), *s.batch.seq_length),
-          .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),
-          .machine = limits.memory,
-          .cgroup = limits.memory_limit_file,
-          .gpu = gpu_of(s, options),
-          .megatron = plan::megatron_estimate(model->facts(), vocabulary.padded_size,
-                                              megatron_layout(s, model))};
+  return {
+      .model = model_text(model),
+      .device = std::string(name(s.runtime.device_kind())),
+      .type = s.precision.type(),
+      .ranks = s.runtime.rank_count(),
+      .ranks_here = s.runtime.ranks_here(),
+      .threads = s.runtime.threads_per_rank(),
+      .axes = axes_of(s, model),
+      .sequences = schedule.batch(last),
+      .length = s.batch.labelled_length(),
+      .encoder_length = model->facts().encoder_layers > 0 ? *s.batch.seq_length : 0,
+      .micro_batches = schedule.micro_batches(last),
+      .micro_batch_size = *s.batch.micro_batch_size,
+      .iterations = *s.batch.train_iters,
+      .reference = options.task != nullptr && options.task->needs_reference() &&
+                   !s.data.precompute_reference && !has_base_reference(model, s.data),
+      .flops = plan::step_flops(model, sequence_flops(s, model), vocabulary.padded_size,
+                                schedule.batch(last), s.batch.labelled_length()),
+      .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),
+      .machine = limits.memory,
+      .cgroup = limits.memory_limit_file,
+      .gpu = gpu_of(s, options),
+      .megatron = model->facts().encoder_layers > 0
+                      ? std::nullopt
+                      : std::optional(plan::megatron_estimate(
+                            model->facts(), vocabulary.padded_size, megatron_layout(s, model)))};
 }
 
 // Plans by running all layers on the meta device.
@@ -394,7 +400,7 @@ plan::Plan with_attention_workspace(
 }  // namespace
 
 double sequence_flops(const settings::TrainSettings& settings, const models::Model& model) {
-  const int64_t length = *settings.batch.seq_length;
+  const models::TextLength length(settings.batch.labelled_length(), *settings.batch.seq_length);
   if (!FrozenParameters::any(model, settings.optimizer.freeze))
     return model->training_flops(length);
   Runtime meta({DeviceKind::meta, 0}, 1);

@@ -32,7 +32,8 @@ constexpr int64_t kThreadBytes = int64_t{6}
 // A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
  public:
-  EmptySamples(int64_t length, bool confined, bool targets, bool examples) {
+  // encoder: length of the texts that an encoder reads beside them; 0: none.
+  EmptySamples(int64_t length, bool confined, bool targets, bool examples, int64_t encoder = 0) {
     const auto n = static_cast<size_t>(length);
     sample_ = {.tokens = std::vector<int64_t>(n),
                .labels = std::vector<int64_t>(n),
@@ -41,6 +42,12 @@ class EmptySamples final : public data::Dataset {
                .loss_mask = std::vector<float>(n, 1),
                .segment_begin = std::vector<int32_t>(confined ? n : 0),
                .sources = std::vector<int32_t>(examples ? n : 0)};
+    if (encoder == 0) return;
+    const auto m = static_cast<size_t>(encoder);
+    sample_.encoder = {.tokens = std::vector<int64_t>(m),
+                       .position_ids = std::vector<int64_t>(m),
+                       .segment_begin = std::vector<int32_t>(m)};
+    sample_.encoder_begin = sample_.encoder_end = std::vector<int32_t>(n);
   }
   int64_t size() const override { return INT64_MAX; }
   void read(int64_t, data::Sample& sample) const override { sample = sample_; }
@@ -59,10 +66,27 @@ bool has_targets(const settings::TrainSettings& s, const models::Model& model) {
          model->facts().scored == models::ScoredTokens::span;
 }
 
+// Length of the texts that the model's encoder reads beside the samples; 0: none.
+int64_t encoder_length(const settings::TrainSettings& s, const models::Model& model) {
+  return model->facts().encoder_layers > 0 ? *s.batch.seq_length : 0;
+}
+
 // A micro-batch without its tokens: on meta only the first one is read.
 corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Model& model,
                               const parallel::Ranks& ranks) {
-  return {.layout = ranks.tokens(*s.batch.micro_batch_size, *s.batch.seq_length),
+  const int64_t encoder = encoder_length(s, model);
+  const std::vector<int32_t> bounds(encoder > 0 ? 1 : 0);
+  std::shared_ptr<const corpus::HostBatch> texts;
+  if (encoder > 0)
+    texts = std::make_shared<const corpus::HostBatch>(
+        corpus::HostBatch{.layout = ranks.tokens(*s.batch.micro_batch_size, encoder),
+                          .tokens = {0},
+                          .positions = {0},
+                          .sample_ids = {0},
+                          .segment_starts = {0},
+                          .segment_ends = {0}});
+  return {.layout = ranks.tokens(*s.batch.micro_batch_size, s.batch.labelled_length()),
+          .encoder = std::move(texts),
           .tokens = {0},
           .positions = {0},
           .labels = {0},
@@ -71,19 +95,26 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s, const models::Mo
           .sample_ids = {0},
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0),
           .segment_ends = std::vector<int32_t>(confined(s) && model->facts().two_sided ? 1 : 0),
+          .encoder_starts = bounds,
+          .encoder_ends = bounds,
           .sources = std::vector<int32_t>(s.data.pretrains() ? 0 : 1)};
 }
 
 // Bytes of a batch with all of its tokens. A context-parallel rank reads whole sequences, and has
 // an index, the bounds of its segment and a source for each token besides the values of its own.
-int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
-  const int64_t bounds =
-                    (batch.segment_starts.empty() ? 0 : 1) + (batch.segment_ends.empty() ? 0 : 1),
+int64_t bytes_with_tokens(const corpus::HostBatch& batch, const models::ModelFacts& model) {
+  constexpr int64_t kSetValues = sizeof(std::vector<int32_t>) / 4;  // the classes of a token's text
+  const int64_t bounds = (batch.segment_starts.empty() ? 0 : 1) +
+                         (batch.segment_ends.empty() ? 0 : 1) + (batch.encoder == nullptr ? 0 : 2),
                 sources = batch.sources.empty() ? 0 : 1,
                 divided = batch.layout.ranks > 1 ? 1 + bounds + sources : 0,
-                targets = batch.targets.empty() ? 0 : 4;  // and reference log-probabilities
+                targets = batch.targets.empty() ? 0 : 4,  // and reference log-probabilities
+      of_encoders = (model.token_types > 0 ? 1 : 0) + (model.pair_head ? 1 : 0) +
+                    (model.multi_label ? kSetValues : 0);
   return batch.layout.sequences *
-         (batch.layout.length * 4 * (4 + bounds + sources + divided + targets) + 8);
+             (batch.layout.length * 4 * (4 + bounds + sources + divided + targets + of_encoders) +
+              8) +
+         (batch.encoder == nullptr ? 0 : bytes_with_tokens(*batch.encoder, model));
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one
@@ -320,14 +351,15 @@ double MetaRun::seconds_of_step(int64_t micro_batches) {
 }
 
 void MetaRun::evaluate_once() {
-  const EmptySamples samples(*s_.batch.seq_length, confined(s_), has_targets(s_, model_),
-                             !s_.data.pretrains());
+  const int64_t length = s_.batch.labelled_length();
+  const EmptySamples samples(length, confined(s_), has_targets(s_, model_), !s_.data.pretrains(),
+                             encoder_length(s_, model_));
   // Enough samples to fill every pass; a set may have more or fewer.
   const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
                          s_.eval_micro_batch() * trained_.ranks.samples().size();
   const int64_t count =
       s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
-  evaluate(trained_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
+  evaluate(trained_.loss_pass, samples, 0, count, s_.eval_micro_batch(), length);
 }
 
 void MetaRun::norm_once() { weights_norm(trained_.shards(), trained_.ranks, runtime_); }
@@ -345,7 +377,7 @@ void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
 int64_t MetaRun::host_bytes(const plan::MemoryUse& use) const {
   const data::BatchSchedule& schedule = s_.batch.schedule;
   const int64_t most = schedule.micro_batches(schedule.stages().back().begin);
-  const int64_t batches = (2 * most + 3) * bytes_with_tokens(batch_);
+  const int64_t batches = (2 * most + 3) * bytes_with_tokens(batch_, model_->facts());
   const int64_t threads = s_.runtime.threads_per_rank() * kThreadBytes;
   if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
   const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };

@@ -97,6 +97,33 @@ TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
   EXPECT_EQ(step_bytes(mixed), 2 * 8 + kVocabulary * 4 + 2 * 4);
 }
 
+// Pages are copied on the device between passes that are launched as graphs.
+TEST_F(CudaEngine, SearchesBeamsAsTheHostDoes) {
+  Runtime host({DeviceKind::cpu, 0}, 1);
+  const auto on_host = model().build(host, DType::f32, 1);
+  models::initialize(*on_host, 7, host.stream());
+  Request r = request(2, {});
+  r.max_tokens = 40;
+  r.beams = {.beams = 4, .returned = 4, .early_stopping = EarlyStopping::never};
+  const auto beams = [&](const models::Stage& stage, Runtime& runtime, EngineOptions options) {
+    options.block_size = 32;
+    return generate(stage, runtime, std::span(&r, 1), options)[0].beams;
+  };
+  const std::vector<BeamResult> expected = beams(*on_host, host, {});
+  const std::vector<BeamResult> in_graphs = beams(*stage_, runtime_, {});
+  const std::vector<BeamResult> eager = beams(*stage_, runtime_, {.cuda_graphs = 0});
+  ASSERT_EQ(expected.size(), 4U);
+  ASSERT_EQ(in_graphs.size(), 4U);
+  ASSERT_EQ(eager.size(), 4U);
+  for (size_t b = 0; b < 4; ++b) {
+    EXPECT_NEAR(in_graphs[b].score, expected[b].score, 1e-4);
+    EXPECT_EQ(in_graphs[b].score, eager[b].score);
+    ASSERT_EQ(in_graphs[b].tokens.size(), expected[b].tokens.size());
+    for (size_t t = 0; t < expected[b].tokens.size(); ++t)
+      EXPECT_EQ(in_graphs[b].tokens[t].draw.token, expected[b].tokens[t].draw.token);
+  }
+}
+
 TEST_F(CudaEngine, SaysWhichLogitIsNoNumber) {
   Tensor weights = stage_->parameters()[0]->parameter.value;
   std::vector<double> values = to_doubles(weights);

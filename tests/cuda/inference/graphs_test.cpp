@@ -211,6 +211,32 @@ TEST_F(DecodeGraphs, FollowTextsToOtherPages) {
   EXPECT_EQ(graphs.numbers, run(0).numbers);
 }
 
+// Block tables of the encoder's texts have widths of their own.
+TEST_F(DecodeGraphs, ReadWhatAnEncoderHasRead) {
+  Json config = Json::read(std::string(MEGATRON_GOLDEN) + "/t5/hf/umt5/config.json");
+  config.set("initializer_factor", 12.0);
+  const auto stage = stage_of(models::model_from_config_json(config), runtime_, DType::f32);
+  const auto run = [&](int64_t graphs) {
+    Engine engine(*stage, runtime_,
+                  {.max_requests = 3, .max_length = 320, .block_size = 32, .cuda_graphs = graphs});
+    Collected all;
+    for (const int64_t length : {300, 5, 40, 5}) {
+      engine.submit({.number = static_cast<uint64_t>(length),
+                     .prompt = random_tokens(length, 96, 3),
+                     .max_tokens = 25,
+                     .sampling = {.temperature = 0.9, .top_k = 20}});
+      all.take(engine.step());
+    }
+    all.finish(engine);
+    return all.outcome(engine);
+  };
+  const Outcome graphs = run(16);
+  EXPECT_GE(graphs.statistics.graphs_recorded, 2);
+  EXPECT_GT(graphs.statistics.graph_launches, 20);
+  EXPECT_EQ(graphs.numbers, run(0).numbers);
+  EXPECT_EQ(graphs.numbers.at(2), graphs.numbers.at(4));
+}
+
 TEST_F(DecodeGraphs, AreRecordedAnewWithOtherWeights) {
   const auto stage = stage_of(models::model_from_flags(windowed(), 0), runtime_, DType::f32);
   const auto run = [&](int64_t graphs) {

@@ -51,19 +51,23 @@ inline void on_parts(const RandomModel& m, const Division& d, const RankBody& bo
   });
 }
 
-// Prompts of all lengths that share prefixes.
+// Prompts of all lengths that share prefixes; some have beams.
 inline Request divided_request(uint64_t number, double temperature = 0.9) {
   Tokens prompt =
       random_tokens(static_cast<int64_t>(number * 29 % 120), kDividedVocabulary, number % 3);
   const Tokens own =
       random_tokens(1 + static_cast<int64_t>(number * 7 % 30), kDividedVocabulary, 90 + number);
   prompt.insert(prompt.end(), own.begin(), own.end());
-  return {.number = number,
-          .prompt = prompt,
-          .max_tokens = 1 + static_cast<int64_t>(number % 9),
-          .sampling = {.temperature = temperature, .top_k = 20, .seed = 3},
-          .end_tokens = {5, 6},
-          .logprobs = static_cast<int64_t>(number % 4) - 1};
+  Request request{.number = number,
+                  .prompt = prompt,
+                  .max_tokens = 1 + static_cast<int64_t>(number % 9),
+                  .sampling = {.temperature = temperature, .top_k = 20, .seed = 3},
+                  .end_tokens = {5, 6},
+                  .logprobs = static_cast<int64_t>(number % 4) - 1};
+  if (number % 8 != 5) return request;
+  request.sampling = {.min_tokens = 1};
+  request.beams = {.beams = 3, .returned = 2};
+  return request;
 }
 
 inline std::vector<Generation> each_alone(RandomModel& m, const std::vector<Request>& requests) {
@@ -87,6 +91,12 @@ inline void expect_near(const std::vector<Generation>& found,
     const Generation &f = found[i], &e = expected[i];
     EXPECT_EQ(tokens_of(f), tokens_of(e)) << "request " << i;
     EXPECT_EQ(f.finish, e.finish);
+    ASSERT_EQ(f.beams.size(), e.beams.size());
+    for (size_t b = 0; b < e.beams.size(); ++b) {
+      EXPECT_EQ(tokens_of(Generation{.tokens = f.beams[b].tokens}),
+                tokens_of(Generation{.tokens = e.beams[b].tokens}));
+      compare(f.beams[b].score, e.beams[b].score);
+    }
     EXPECT_EQ(f.expert_choices, e.expert_choices) << "request " << i;
     ASSERT_EQ(f.prompt_log_probabilities.size(), e.prompt_log_probabilities.size());
     for (size_t t = 0; t < e.prompt_log_probabilities.size(); ++t)

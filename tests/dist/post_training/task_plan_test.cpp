@@ -67,6 +67,37 @@ TEST(TaskPlan, OfEncodersIsWhatIsExecuted) {
   }
 }
 
+// Both texts, and what stages send each other inside of the encoder, the decoder and between them.
+TEST(TaskPlan, OfEncoderDecodersIsWhatIsExecuted) {
+  const std::string t5 = std::string(MEGATRON_GOLDEN) + "/t5/hf/t5/config.json",
+                    own =
+                        "--vocab-size 64 --hidden-size 32 --num-attention-heads 4 --num-layers 2 "
+                        "--max-position-embeddings 16 ";
+  for (const std::string task : {"span-corruption", "seq2seq"}) {
+    for (const std::string layout :
+         {"",
+          "--bf16 --recompute-granularity full --recompute-method uniform "
+          "--recompute-num-layers 1",
+          "--tensor-model-parallel-size 2 --sequence-parallel", "--pipeline-model-parallel-size 2",
+          "--pipeline-model-parallel-size 4 --global-batch-size 16", "--context-parallel-size 2",
+          "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
+          "--freeze encoder.block.*"}) {
+      const bool stages = layout.find("pipeline") != layout.npos,
+                 by_flags = stages || (task == "seq2seq" && !layout.starts_with("--freeze"));
+      const std::string model =
+          !by_flags ? "--model-config " + t5 + " "
+                    : own + (task == "seq2seq" ? "" : "--position-embedding-type relative ");
+      SCOPED_TRACE(task + " " + layout);
+      settings::TrainSettings given =
+          with_flags({}, model + "--seq-length 16 --decoder-seq-length 8 --micro-batch-size 2 " +
+                             "--train-iters 4 --global-batch-size 4 --lr 1e-3 --threads 1 " +
+                             layout + " --task " + task);
+      given.settle_task();
+      expect_executed(settle_run(given, post_training::make_task(given.data)));
+    }
+  }
+}
+
 // A second model is in memory only if it runs in the steps.
 TEST(TaskPlan, CountsTheReferenceModel) {
   const auto plan_of = [](const std::string& flags) {

@@ -51,11 +51,26 @@ inline void make_pairs(corpus::HostBatch& batch) {
   }
 }
 
+// Gives each sequence a text for an encoder, of this length, all of which it sees.
+inline void add_encoder(corpus::HostBatch& batch, int64_t length) {
+  corpus::HostBatch texts{.layout = {.sequences = batch.layout.sequences, .length = length}};
+  for (int64_t i = 0; i < texts.layout.rows(); ++i) {
+    texts.tokens.push_back(static_cast<int32_t>(i % 5));
+    texts.positions.push_back(static_cast<int32_t>(i % length));
+    texts.segment_starts.push_back(0);
+  }
+  texts.sample_ids = batch.sample_ids;
+  corpus::set_segment_ends(texts);
+  batch.encoder_starts.assign(batch.tokens.size(), 0);
+  batch.encoder_ends.assign(batch.tokens.size(), static_cast<int32_t>(length - 1));
+  batch.encoder = std::make_shared<const corpus::HostBatch>(std::move(texts));
+}
+
 // A micro-batch of whole sequences, each one document, or a pair of completions of --task dpo; of a
 // model with one score, pairs of tokens.
 inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
   const int64_t sequences = *run.settings.batch.micro_batch_size,
-                length = *run.settings.batch.seq_length, vocabulary = run.model->vocab_size(),
+                length = run.settings.batch.labelled_length(), vocabulary = run.model->vocab_size(),
                 scores = run.model->score_labels();
   const models::ModelFacts& facts = run.model->facts();
   const bool answers = facts.scored == models::ScoredTokens::span;
@@ -71,6 +86,7 @@ inline corpus::HostBatch whole_batch(const SettledRun& run, int64_t first) {
   for (int64_t i = 0; i < sequences; ++i) batch.sample_ids.push_back(first + i);
   if (run.settings.data.task == "dpo") make_pairs(batch);
   if (facts.two_sided && !batch.segment_starts.empty()) corpus::set_segment_ends(batch);
+  if (facts.encoder_layers > 0) add_encoder(batch, *run.settings.batch.seq_length);
   return batch;
 }
 
@@ -127,7 +143,8 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
     for (int64_t i = 0; i < s.batch.schedule.micro_batches(0); ++i) {
       const int64_t sequences = *s.batch.micro_batch_size;
       batches.push_back(whole_batch(run, i * sequences));
-      corpus::keep_tokens(batches.back(), trained.ranks.tokens(sequences, *s.batch.seq_length));
+      corpus::keep_tokens(batches.back(),
+                          trained.ranks.tokens(sequences, s.batch.labelled_length()));
     }
     for (int step = 1; step <= steps; ++step) {
       counter.counts = step == steps;

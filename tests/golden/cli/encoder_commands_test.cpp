@@ -1,12 +1,14 @@
 // The commands that use encoders, compared with numbers of transformers 5.24.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/json.h"
 #include "golden/cli/log_records.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "headless_bert.h"
 #include "text.h"
 #include "word_vocabulary.h"
 
@@ -51,6 +53,28 @@ TEST_F(EncoderCommands, GenerateFillsMasks) {
   refused(with(line, {"--prompt", "[MASK]", "--output", "x"}), {"--fill-mask", "--output"});
 }
 
+// The text of an encoder-decoder does not continue the prompt, and is printed alone.
+TEST_F(EncoderCommands, GenerateWritesTextsOfEncoderDecoders) {
+  const Words model = with({"generate", "--load", vectors("t5/hf/t5"), "--threads", "2"}, words_);
+  const Words line = with(model, words("--temperature 0 --max-tokens 6"));
+  const std::string text = succeed(with(line, {"--prompt", "w10 w20"})).out;
+  EXPECT_GT(count(text, "w"), 2u) << text;
+  EXPECT_FALSE(text.starts_with("w10 w20")) << text;
+  EXPECT_EQ(succeed(with(line, {"--prompt", "w10 w20", "--pipeline-model-parallel-size", "3"})).out,
+            text);
+  succeed(with(line, {"--prompt", "w99", "w10 w20", "--logprobs", "1", "--output", "texts.jsonl"}));
+  std::ifstream lines(place_ / "texts.jsonl");
+  std::string second;
+  std::getline(lines, second);
+  std::getline(lines, second);
+  const Json json = Json::parse(second);
+  EXPECT_EQ(json["text"].as_string() + "\n", text);
+  EXPECT_EQ(json["prompt_tokens"].dump(), "[2, 10, 20, 3]");
+  EXPECT_EQ(json["logprobs"].as_array().size(), json["tokens"].as_array().size());
+  EXPECT_FALSE(json.contains("prompt_logprobs"));
+  refused(with(model, {"--prompt", "w10", "--max-tokens", "0"}), {"--max-tokens is 0", "t5"});
+}
+
 TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
   refused(
       with(of("bert", {"generate", "--prompt", "w10"}), words_),
@@ -64,6 +88,29 @@ TEST_F(EncoderCommands, CommandsForDecodersNameWhatToUse) {
   const Words filled = with(of("bert", {"generate", "--fill-mask", "--prompt", "[MASK]"}), words_);
   refused(with(filled, {"--temperature", "0.5"}), {"--temperature has no effect", "--top-k"});
   refused(with(filled, {"--output", "x.jsonl"}), {"--output has no effect", "--fill-mask"});
+}
+
+TEST_F(EncoderCommands, AModelWithoutAHeadIsForEmbeddingsAndNewHeads) {
+  std::filesystem::create_directory(place_ / "sentences");
+  write_headless_bert(place_ / "sentences");
+  const Words load = with({"--load", "sentences", "--threads", "2"}, words_);
+  refused(with(with({"generate", "--fill-mask", "--prompt", "[MASK]"}, load), {}),
+          {"(bert) has no head", "masked language model's head", "/v1/embeddings"});
+  refused(with({"eval", "--input", "x"}, load), {"(bert) has no head", "megatron eval"});
+  const Words run = with({"--model", "sentences", "--seq-length", "16", "--micro-batch-size", "2",
+                          "--train-iters", "2", "--lr", "1e-3"},
+                         words_);
+  refused(with(with({"train", "--task", "mlm", "--data-path", "x"}, run), {}),
+          {"--task mlm", "a bert without one", "has no head"});
+  std::ofstream(place_ / "labels.jsonl") << R"({"text": "w10 w20", "label": "a"})"
+                                         << "\n"
+                                         << R"({"text": "w30 w20", "label": "b"})"
+                                         << "\n";
+  const Outcome r =
+      place_.run(with({"classify", "--data-path", "labels.jsonl", "--save", "classifier"}, run));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Json::read(place_ / "classifier/iter_0000002/config.json")["architectures"].dump(),
+            R"(["BertForSequenceClassification"])");
 }
 
 TEST_F(EncoderCommands, EvalGivesThePseudoPerplexityOfTexts) {

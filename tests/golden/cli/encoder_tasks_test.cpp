@@ -176,6 +176,14 @@ TEST_F(EncoderTasks, AdaptersBringTheirHeads) {
 TEST_F(EncoderTasks, ShowWhatIsLearned) {
   expect_contains(succeed(command("token-classification", "--data-path words.jsonl --show 1")).out,
                   {"words.jsonl:1, labels O B-EVEN I-EVEN O", "[CLS][[w40 w20 w50 w51]][SEP]"});
+  for (const std::string end : {"start", "end"})
+    expect_contains(
+        succeed(command("token-classification",
+                        "--data-path words.jsonl --show 1 --seq-length 4 --chat-truncation keep_" +
+                            end))
+            .out,
+        {"cut to 4 tokens (--seq-length), which leaves out 2 of its words",
+         end == "start" ? "[CLS][[w40 w20]][SEP]" : "[CLS][[w50 w51]][SEP]"});
   expect_contains(
       succeed(command("question-answering", "--data-path questions.jsonl --show 1")).out,
       {"questions.jsonl:1, window 1 of 1", "w40[[w20]]w30"});
@@ -190,6 +198,12 @@ TEST_F(EncoderTasks, BadInputIsRefusedBeforeAStep) {
           {"questions.jsonl:1", "--seq-length 6", "--doc-stride"});
   refused(command("question-answering", "--data-path questions.jsonl --chat-truncation keep_end"),
           {"--chat-truncation keep_end", "windows"});
+  succeed(
+      command("question-answering", "--data-path questions.jsonl --train-iters 1 --save short"));
+  refused(with({"eval", "--load", "short", "--input", "questions.jsonl",
+                "--inference-max-seq-length", "4"},
+               tokenizer_),
+          {"questions.jsonl:1", "raise --inference-max-seq-length"});
   refused(command("token-classification", "--data-path words.jsonl --labels O B-EVEN"),
           {"words.jsonl", "'I-EVEN' is none of"});
   refused(command("token-classification", "--data-path words.jsonl --doc-stride 3"),

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "cli/options.h"
 #include "golden/cli/process.h"
 #include "settings/settings.h"
@@ -287,6 +288,50 @@ TEST(ExampleCommands, BertPassesButForItsStages) {
           "8,1,1");
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_TRUE(std::filesystem::exists(place / "checkpoints/iter_0000002/config.json"));
+}
+
+// The flags of train_t5_220m_distributed.sh, but for its paths.
+constexpr const char *kT5Shape =
+                         "--encoder-num-layers 12 --decoder-num-layers 12 --hidden-size 768 "
+                         "--num-attention-heads 12 --kv-channels 64 --ffn-hidden-size 3072 ",
+                     *kT5Lengths =
+                         "--encoder-seq-length 512 --decoder-seq-length 128 "
+                         "--max-position-embeddings 512 --micro-batch-size 64 ",
+                     *kT5Rest =
+                         "--global-batch-size 512 --lr 0.0001 --train-iters 1000000 "
+                         "--lr-decay-iters 1000000 --lr-decay-style linear --min-lr 0.00001 "
+                         "--weight-decay 1e-2 --lr-warmup-fraction .01 --clip-grad 1.0 --bf16 "
+                         "--vocab-extra-ids 100 --init-method-std 0.015 "
+                         "--transformer-impl transformer_engine --tensor-model-parallel-size 1 "
+                         "--pipeline-model-parallel-size 1 --attention-backend auto "
+                         "--tokenizer-type BertWordPieceCase --log-interval 100 "
+                         "--save-interval 500 --eval-interval 1000 --eval-iters 10 "
+                         "--distributed-backend nccl --save checkpoints --load checkpoints "
+                         "--tensorboard-dir logs ";
+
+TEST(ExampleCommands, T5PassesAsItIs) {
+  const Workplace place;
+  const std::string data = std::string(MEGATRON_GOLDEN) + "/bert_dataset/data/",
+                    paths = "--task span-corruption --data-path " + data + "docs60 --vocab-file " +
+                            data + "wordpiece/vocab.txt ";
+  const auto run = [&](const std::string& line) { return place.run(words_of(line)); };
+  const Outcome planned = run("plan --no-time --json " + paths + kT5Shape + kT5Lengths + kT5Rest +
+                              "--split 99982,9,9 --ranks 8");
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  EXPECT_NE(planned.out.find("\"encoder_length\": 512"), std::string::npos)
+      << planned.out.substr(0, 500);
+  // The same command trains with a small shape, layout, number of steps, and shares of 60
+  // documents.
+  const Outcome trained =
+      run("train " + paths + kT5Rest +
+          "--encoder-num-layers 2 --decoder-num-layers 1 --hidden-size 32 --num-attention-heads 4 "
+          "--encoder-seq-length 64 --decoder-seq-length 32 --max-position-embeddings 64 "
+          "--micro-batch-size 4 --global-batch-size 8 --exit-interval 2 --split 8,1,1");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("Megatron-LM's own T5"), std::string::npos) << trained.err;
+  const Json config = Json::read(place / "checkpoints/iter_0000002/config.json");
+  EXPECT_EQ(config["model_type"].as_string(), "megatron");
+  EXPECT_EQ(config["model"]["encoder-layers"].as_integer(), 2);
 }
 
 // Plans each example on its intended number of ranks: one rank of each stage, and the traffic of

@@ -49,6 +49,10 @@ std::vector<FlagRow> chat_flags() {
                     masked =
                         "!mock-data !vocab-size --task mlm --seq-length 48 "
                         "--data-path {vectors}/bert_dataset/data/docs60 "
+                        "--tokenizer-model {vectors}/bert_dataset/data/wordpiece ",
+                    texts =
+                        "!mock-data !vocab-size --seq-length 48 --data-path {data}/pairs.jsonl "
+                        "--task seq2seq --input-key prompt --target-key chosen "
                         "--tokenizer-model {vectors}/bert_dataset/data/wordpiece ";
   return {
       {"task", "end", "--task sft", files},
@@ -74,11 +78,39 @@ std::vector<FlagRow> chat_flags() {
        "!mock-data !vocab-size --seq-length 48 --data-path {data}/labels.jsonl --task classify "
        "--tokenizer-model {vectors}/post_training/sft/chatml ",
        "--labels no yes"},
+      {"input-key", "loss", "!input-key --input-key rejected", texts,
+       "!input-key --input-key prompt"},
+      {"target-key", "loss", "!target-key --target-key rejected", texts,
+       "!target-key --target-key chosen"},
       {"doc-stride", "loss", "!doc-stride --doc-stride 0",
        "!mock-data !vocab-size !num-layers !hidden-size !num-attention-heads --model-config "
        "{vectors}/hf/bert/config.json --data-path {data}/questions.jsonl --task question-answering "
        "--tokenizer-model {data}/words.txt --doc-stride 8 ",
        "!doc-stride --doc-stride 8"},
+  };
+}
+
+std::vector<FlagRow> infilling_flags() {
+  const std::string plain =
+      "!mock-data !vocab-size --seq-length 96 --global-batch-size 8 --split 1 "
+      "--data-path {vectors}/fim_dataset/data/repos --data-cache-path {w}/cache "
+      "--tokenizer-model {vectors}/indexed/preprocess/tokenizer_bpe2k "
+      "--tokenizer-special-tokens <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <|file|> ";
+  const std::string filled = plain + "--fim-data ", all = filled + "--fim-rate 1 ",
+                    split = all + "--fim-split-sample <|file|> --fim-fragment-rate 1 ";
+  return {
+      {"fim-data", "loss", "--fim-data", plain},
+      {"fim-rate", "loss", "--fim-rate 1", filled, "", "", plain},
+      {"fim-spm-rate", "loss", "--fim-spm-rate 1", filled, "", "", plain},
+      {"fim-split-sample", "loss", "--fim-split-sample <|file|> --fim-fragment-rate 1", all, "", "",
+       plain},
+      {"fim-fragment-rate", "loss", "--fim-fragment-rate 0", split, "", "", plain},
+      {"fim-no-prefix", "loss", "--fim-no-prefix #skip", all, "", "", plain},
+      {"fim-prefix-token", "loss", "--fim-prefix-token <|file|>", filled, "", "", plain},
+      {"fim-middle-token", "loss", "--fim-middle-token <|file|>", filled, "", "", plain},
+      {"fim-suffix-token", "loss", "--fim-suffix-token <|file|>", filled, "", "", plain},
+      {"fim-pad-token", "error", "--fim-pad-token <none>", filled, "", "", plain},
+      {"fim-eod-token", "error", "--fim-eod-token <|file|>", filled, "", "", plain},
   };
 }
 
@@ -187,8 +219,8 @@ std::vector<FlagRow> tokenizer_flags() {
 
 std::vector<FlagRow> data_flags() {
   std::vector<FlagRow> all;
-  for (auto& rows :
-       {source_flags(), chat_flags(), preference_flags(), evaluation_flags(), tokenizer_flags()})
+  for (auto& rows : {source_flags(), chat_flags(), infilling_flags(), preference_flags(),
+                     evaluation_flags(), tokenizer_flags()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

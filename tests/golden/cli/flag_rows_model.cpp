@@ -15,10 +15,14 @@ std::vector<FlagRow> model_flags() {
   const std::string experts = "--num-experts 4", idle = "--bf16",
                     sigmoid = experts + " --moe-router-score-function sigmoid";
   const std::string groups = experts + " --moe-router-num-groups 2 --moe-router-group-topk 1";
+  const std::string two_texts = "--task span-corruption",
+                    relative = two_texts + " --position-embedding-type relative";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
       {"num-layers", "shape", "--num-layers 3"},
+      {"decoder-num-layers", "shape", "--decoder-num-layers 1", two_texts, "--decoder-num-layers 2",
+       "", "--bf16"},
       {"hidden-size", "shape", "--hidden-size 32"},
       {"ffn-hidden-size", "shape", "--ffn-hidden-size 24", "", "--ffn-hidden-size 64"},
       {"num-attention-heads", "shape", "--num-attention-heads 4"},
@@ -30,6 +34,10 @@ std::vector<FlagRow> model_flags() {
        "--max-position-embeddings 16"},
       {"vocab-size", "shape", "--vocab-size 80"},
       {"position-embedding-type", "shape", rope},
+      {"relative-attention-num-buckets", "shape", "--relative-attention-num-buckets 8", relative,
+       "", "", two_texts},
+      {"relative-attention-max-distance", "loss", "--relative-attention-max-distance 6",
+       relative + " --relative-attention-num-buckets 8", "", "", two_texts},
       {"rotary-base", "loss", "--rotary-base 500", rope},
       {"rotary-percent", "loss", "--rotary-percent 0.5", rope, "", "", yarn},
       {"rotary-interleaved", "loss", "--rotary-interleaved", rope, "", "", "--bf16"},

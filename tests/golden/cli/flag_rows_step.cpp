@@ -11,6 +11,8 @@ std::vector<FlagRow> batch_flags() {
       "!mock-data --data-path {data}/a --split 1 --eod-mask-loss --global-batch-size 4";
   return {
       {"seq-length", "loss", "--seq-length 8"},
+      {"decoder-seq-length", "loss", "--decoder-seq-length 8",
+       "--task span-corruption --mask-prob 0.6", "--decoder-seq-length 16"},
       {"micro-batch-size", "memory", "--micro-batch-size 2"},
       {"global-batch-size", "batch", "--global-batch-size 4", "!global-batch-size",
        "--global-batch-size 1"},

@@ -136,6 +136,70 @@ TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
   EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
 }
 
+TEST_F(GenerateCommand, FindsTheBestTextsByBeamSearch) {
+  const Words flags = {"--prompt", "Hello there", "A man", "--max-tokens",
+                       "12",       "--num-beams", "4"};
+  const Words two = with(
+      flags, {"--num-return-sequences", "2", "--length-penalty", "0", "--early-stopping", "never"});
+  run(with(two, {"--output", "beams.jsonl", "--logprobs", "1"}));
+  const std::vector<Json> written = lines("beams.jsonl");
+  ASSERT_EQ(written.size(), 2u);
+  std::string printed;
+  for (const Json& line : written) {
+    const Json::Array& beams = line["beams"].as_array();
+    ASSERT_EQ(beams.size(), 2u);
+    EXPECT_GE(beams[0]["score"].as_number(), beams[1]["score"].as_number());
+    EXPECT_NE(beams[0]["tokens"], beams[1]["tokens"]);
+    EXPECT_EQ(beams[0]["text"], line["text"]);
+    EXPECT_EQ(beams[0]["tokens"], line["tokens"]);
+    for (const Json& beam : beams) {
+      double sum = 0;
+      for (const Json& value : beam["logprobs"].as_array()) sum += value.as_number();
+      EXPECT_NEAR(beam["score"].as_number(), sum, 1e-9) << "of length penalty 0";
+      EXPECT_EQ(beam["top_logprobs"].as_array().size(), beam["tokens"].as_array().size());
+    }
+  }
+  const std::string text = run(two).out;
+  EXPECT_TRUE(text.starts_with("== prompt 1 of 2, text 1 of 2, score -")) << text;
+  EXPECT_NE(text.find("\n== prompt 2 of 2, text 2 of 2, score -"), std::string::npos) << text;
+  // A single text is streamed, and depends on no batch.
+  const Words one = {"--prompt", "A man", "--max-tokens", "12", "--num-beams", "4"};
+  run(with(one, {"--output", "best.jsonl"}));
+  const std::string best = lines("best.jsonl")[0]["text"].as_string();
+  EXPECT_TRUE(run(one).out.ends_with(best + "\n"));
+  EXPECT_NE(run(flags).out.find(best), std::string::npos);
+  EXPECT_EQ(run(with(one, {"--pipeline-model-parallel-size", "2"})).out, run(one).out);
+}
+
+TEST_F(GenerateCommand, NamesWhatBeamSearchExcludes) {
+  const auto excludes = [](const Words& flags, const Words& parts) {
+    refused(with({"--prompt", "x", "--num-beams", "3"}, flags), parts);
+  };
+  for (const auto& [flag, value] : {std::pair{"--temperature", "0.5"},
+                                    {"--top-k", "4"},
+                                    {"--top-p", "0.9"},
+                                    {"--min-p", "0.1"},
+                                    {"--repetition-penalty", "1.5"},
+                                    {"--presence-penalty", "1"},
+                                    {"--frequency-penalty", "1"},
+                                    {"--logit-bias", "5:1"},
+                                    {"--stop", "a"}})
+    excludes({flag, value}, {"--num-beams and " + std::string(flag) + " exclude each other"});
+  excludes({"--output", "x.jsonl", "--return-routed-experts"}, {"--return-routed-experts"});
+  excludes({"--num-return-sequences", "4"}, {"--num-return-sequences is 4", "from 1 to 3"});
+  excludes({"--max-tokens", "0"}, {"--max-tokens is 0"});
+  excludes({"--length-penalty", "200"}, {"--length-penalty is 200", "[-100, 100]"});
+  excludes({"--inference-dynamic-batching-max-requests", "2"},
+           {"--num-beams is 3", "--inference-dynamic-batching-max-requests is only 2"});
+  refused({"--prompt", "x", "--num-beams", "0"}, {"--num-beams is 0"});
+  for (const auto& [flag, value] : {std::pair{"--num-return-sequences", "2"},
+                                    {"--length-penalty", "0"},
+                                    {"--early-stopping", "true"}})
+    refused({"--prompt", "x", flag, value}, {flag, "give --num-beams"});
+  refused({"--interactive", "--num-beams", "2", "--num-return-sequences", "2"},
+          {"--num-return-sequences"});
+}
+
 // Runs the ranks as threads, and as processes of a launcher.
 TEST_F(GenerateCommand, PipelineStagesGiveTheTextOfOneRank) {
   const Words flags = {"--max-tokens", "12", "--logprobs", "2", "--prompt", "Hello there", "A man"};

@@ -50,6 +50,21 @@ TEST(KillOfEncoders, BetweenFourLayouts) {
       .run();
 }
 
+// So are those of an encoder-decoder, whose stages end inside of the encoder or behind it.
+TEST(KillOfEncoderDecoders, BetweenFourLayouts) {
+  KillSeries(
+      {"--ranks 1", "--tensor-model-parallel-size 2 --sequence-parallel",
+       "--pipeline-model-parallel-size 2 --micro-batch-size 1",
+       "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+      3, 23,
+      fmt::format("train --task span-corruption --max-position-embeddings 32 --hidden-dropout 0.1 "
+                  "--decoder-seq-length 16 --data-path {} --vocab-file {} "
+                  "--tokenizer-type BertWordPieceLowerCase --vocab-extra-ids 20",
+                  vectors("bert_dataset/data/docs60"),
+                  vectors("bert_dataset/data/wordpiece/vocab.txt")))
+      .run();
+}
+
 // Runs of examples, whose rows are packed and drawn anew in each epoch.
 TEST(KillOfTasks, OfEveryKind) {
   const Workplace data;
@@ -68,7 +83,8 @@ TEST(KillOfTasks, OfEveryKind) {
                                    {"dpo", "pairs"},
                                    {"dpo --precompute-reference", "pairs"},
                                    {"reward", "pairs"},
-                                   {"classify", "labels"}}) {
+                                   {"classify", "labels"},
+                                   {"seq2seq --input-key prompt --target-key chosen", "pairs"}}) {
     SCOPED_TRACE(task);
     KillSeries({"--ranks 1"}, 1, 9,
                fmt::format("{} --vocab-size 512 --tokenizer-model {} --data-path {}", task,

@@ -12,6 +12,7 @@
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
 #include "models/model.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
@@ -104,6 +105,69 @@ TEST_F(ScoreCommands, EachLayoutHasTheLossesOfOneRank) {
                   records("one", "validation")[1][value].as_number(), 2e-5)
           << layout << ", " << value;
   }
+}
+
+// Lists of labels make a head of which each class applies or not, for decoders as for encoders.
+TEST_F(ScoreCommands, TextsMayHaveSeveralLabels) {
+  std::ofstream lists(place_ / "lists.jsonl");
+  constexpr const char* kLists[] = {R"(["a"])", R"(["c", "a"])", "[]", R"(["b"])"};
+  for (int i = 0; i < 40; ++i)
+    lists << R"({"text": "one two )" << i << R"(", "label": )" << kLists[i % 4] << "}\n";
+  lists.close();
+  const std::string data = small("--data-path lists.jsonl --split 9,1,0 --eval-interval 3 ");
+  const Outcome r = place_.run(command("classify", data + "--eval-iters 1 --save one"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("| f1 "), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("| exact match "), std::string::npos) << r.out;
+  EXPECT_EQ(config("one")["problem_type"].as_string(), "multi_label_classification");
+  EXPECT_EQ(config("one")["id2label"].dump(), R"({"0": "a", "1": "b", "2": "c"})");
+  const std::vector<double> expected = losses("one");
+  ASSERT_EQ(expected.size(), 6u);
+  for (const char* layout :
+       {"--context-parallel-size 2",
+        "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 "
+        "--ranks 4"}) {
+    const std::string folder = "out" + std::to_string(std::hash<std::string>()(layout));
+    const Outcome other =
+        place_.run(command("classify", data + "--eval-iters 1 --save " + folder + " " + layout));
+    ASSERT_EQ(other.code, 0) << other.err;
+    const std::vector<double> found = losses(folder);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(found.at(i), expected[i], 2e-5 * expected[i]) << layout << ", step " << i + 1;
+    for (const char* value : {"loss", "f1", "exact match"})
+      EXPECT_NEAR(records(folder, "validation")[1][value].as_number(),
+                  records("one", "validation")[1][value].as_number(), 2e-5)
+          << layout << ", " << value;
+  }
+  const Words eval = {"eval",
+                      "--load",
+                      "one/iter_0000006",
+                      "--tokenizer-model",
+                      vectors("post_training/sft/chatml"),
+                      "--input"};
+  const Outcome json = place_.run(with(eval, {"lists.jsonl", "--json"}));
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json found = Json::parse(json.out);
+  EXPECT_EQ(found["texts"].as_integer(), 40);
+  EXPECT_EQ(found["classes"].as_array()[0]["texts"].as_integer(), 20);
+  EXPECT_GE(found["exact_match"].as_number(), 0);
+  EXPECT_NE(place_.run(with(eval, {"lists.jsonl"})).out.find("exact match "), std::string::npos);
+  // The kind of the labels is the model's.
+  const Outcome single = place_.run(with(eval, {"labels.jsonl"}));
+  EXPECT_EQ(single.code, 2);
+  expect_contains(single.err, {"labels.jsonl:1", "\"up\"", "multi_label_classification", "list"});
+  const auto refused_data = [&](const std::string& label, const Words& parts) {
+    std::ofstream(place_ / "bad.jsonl") << R"({"text": "a", "label": )" << label << "}\n";
+    refused(with(eval, {"bad.jsonl"}), parts);
+  };
+  refused_data(R"(["a", "a"])", {"bad.jsonl:1", "twice"});
+  refused_data(R"(["d"])", {"bad.jsonl:1", "'d' is none of the model's classes"});
+  refused_data(R"([["a"]])", {"bad.jsonl:1", "list of them"});
+  ASSERT_EQ(place_.run(command("classify", small("--data-path labels.jsonl --save plain"))).code,
+            0);
+  refused({"eval", "--load", "plain/iter_0000006", "--tokenizer-model",
+           vectors("post_training/sft/chatml"), "--input", "lists.jsonl"},
+          {"lists.jsonl:1", "the label is a list", "each text one class"});
 }
 
 // A language model's directory: its weights, and a new head in place of its output layer.

@@ -27,6 +27,12 @@ inline std::vector<double> numbers_of(const inference::Generation& g) {
     }
   }
   all.push_back(static_cast<double>(g.finish));
+  for (const inference::BeamResult& beam : g.beams) {
+    const std::vector<double> of_beam =
+        numbers_of(inference::Generation{.tokens = beam.tokens, .finish = beam.finish});
+    all.insert(all.end(), of_beam.begin(), of_beam.end());
+    all.push_back(beam.score);
+  }
   return all;
 }
 

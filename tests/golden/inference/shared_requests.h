@@ -12,18 +12,23 @@ namespace megatron::testing {
 
 inline constexpr int64_t kSharedVocabulary = 53, kSharedPositions = 256;
 
-// Requests of all lengths whose prompts share prefixes with others.
+// Requests of all lengths whose prompts share prefixes with others; some of them with beams.
 inline inference::Request shared_request(uint64_t number) {
   Tokens prompt =
       random_tokens(static_cast<int64_t>(number * 29 % 150), kSharedVocabulary, number % 3);
   const Tokens own =
       random_tokens(1 + static_cast<int64_t>(number * 7 % 30), kSharedVocabulary, 90 + number);
   prompt.insert(prompt.end(), own.begin(), own.end());
-  return {.number = number,
-          .prompt = prompt,
-          .max_tokens = 1 + static_cast<int64_t>(number % 9),
-          .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
-          .logprobs = static_cast<int64_t>(number % 4) - 1};
+  inference::Request request{.number = number,
+                             .prompt = prompt,
+                             .max_tokens = 1 + static_cast<int64_t>(number % 9),
+                             .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
+                             .logprobs = static_cast<int64_t>(number % 4) - 1};
+  if (number % 7 != 3) return request;
+  request.sampling = {};
+  request.end_tokens = {1, 5};
+  request.beams = {.beams = 3, .returned = 1 + static_cast<int64_t>(number % 3)};
+  return request;
 }
 
 using Results = std::map<inference::RequestId, inference::Generation>;
@@ -36,6 +41,7 @@ inline void take(std::vector<inference::RequestUpdate> updates, Results& results
     std::ranges::copy(update.expert_choices, std::back_inserter(g.expert_choices));
     for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
     if (update.finish) g.finish = *update.finish;
+    if (!update.beams.empty()) g.beams = std::move(update.beams);
   }
 }
 

@@ -73,6 +73,45 @@ TEST(Flops, AreTheProductsThatEveryEncoderExecutes) {
   }
 }
 
+// On the same layers: a head for pairs is a pooler and two labels, the mean of a text is attention,
+// and a model without a head has nothing behind its layers.
+TEST(Flops, OfAnEncoderAreThoseOfItsHead) {
+  const auto with_class = [](const char* name, const char* architecture) {
+    Json config = testing::family_config(name);
+    config.set("architectures", Json::Array{architecture});
+    return config;
+  };
+  constexpr double kLength = 24;
+  const auto flops = [](const Json& config) {
+    return models::model_from_config_json(config)->training_flops(static_cast<int64_t>(kLength));
+  };
+  const double masked = flops(with_class("bert", "BertForMaskedLM"));
+  const models::Model bert = models::model_from_config_json(with_class("bert", "BertModel"));
+  const auto hidden = static_cast<double>(bert->hidden_size()),
+             vocabulary = static_cast<double>(bert->vocab_size());
+  EXPECT_DOUBLE_EQ(flops(with_class("bert", "BertForPreTraining")) - masked,
+                   3 * 2 * kLength * hidden * (hidden + 2));
+  EXPECT_DOUBLE_EQ(masked - bert->training_flops(static_cast<int64_t>(kLength)),
+                   3 * 2 * kLength * hidden * (hidden + vocabulary));
+  Json mean = with_class("modernbert", "ModernBertForSequenceClassification");
+  mean.set("classifier_pooling", "mean");
+  const models::Model model = models::model_from_config_json(mean);
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  EXPECT_DOUBLE_EQ(model->training_flops(24), executed_flops(*whole_on(meta, model), meta, 24));
+}
+
+TEST(Flops, AreTheProductsThatEveryEncoderDecoderExecutes) {
+  for (const char* name : testing::kEncoderDecoderDirectories) {
+    const models::Model model = models::model_from_config_json(testing::family_config(name));
+    for (const models::TextLength length : {models::TextLength(9, 24), models::TextLength(24, 5)}) {
+      Runtime meta({DeviceKind::meta, 0}, 1);
+      EXPECT_DOUBLE_EQ(model->training_flops(length),
+                       executed_flops(*whole_on(meta, model), meta, length))
+          << name << " " << length.tokens;
+    }
+  }
+}
+
 TEST(Flops, AreThoseOfMultiTokenPrediction) {
   for (const char* name : {"glm4_moe", "deepseek_v3"}) {
     const models::Model model = models::model_from_config_json(testing::family_config(name))

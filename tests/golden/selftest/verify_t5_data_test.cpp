@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
+#include <set>
 
 #include "selftest/verify_bert.h"
 #include "sentence_cases.h"
@@ -42,6 +44,24 @@ TEST(T5Vectors, AChangedElementIsNamed) {
     });
     EXPECT_NE(failure.find("script_defaults train 0 " + field), std::string::npos) << failure;
   }
+}
+
+// Sentinels in another order than those of their spans.
+TEST(T5Vectors, ExchangedSentinelsAreNamed) {
+  const std::string failure = failure_of_t5_sample([](Json& sample) {
+    std::set<int64_t> ids;
+    for (const Json& id : sample["text_enc"].as_array()) ids.insert(id.as_integer());
+    const int64_t last = *ids.rbegin(), before = *std::next(ids.rbegin());
+    for (const char* field : {"text_enc", "text_dec", "labels"}) {
+      Json values = sample[field];
+      for (Json& id : values.as_array()) {
+        const int64_t own = id.as_integer();
+        id = own == last ? before : own == before ? last : own;
+      }
+      sample.set(field, values);
+    }
+  });
+  EXPECT_NE(failure.find("script_defaults train 0 text_enc"), std::string::npos) << failure;
 }
 
 TEST(T5Vectors, AChangedMaskIsNamed) {

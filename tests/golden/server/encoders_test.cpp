@@ -1,12 +1,17 @@
 // Endpoints of encoders, compared with numbers of transformers 5.24 (its pipelines fill-mask and
-// text-classification, and the last hidden state of its BertModel).
+// text-classification, and the last hidden state of its BertModel), and those of encoder-decoders.
+#include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
+#include "checkpoint/safetensors.h"
 #include "golden/selftest/support.h"
 #include "golden/server/support.h"
+#include "headless_bert.h"
 #include "server/score_request.h"
+#include "server/stored_pooling.h"
 #include "text.h"
 #include "training/model_source.h"
 #include "unit/checkpoint/raw_tensors.h"
@@ -16,7 +21,7 @@
 namespace megatron::testing {
 namespace {
 
-// An encoder of the golden vectors behind a server, with words for its tokens.
+// An encoder, or encoder-decoder, of the golden vectors behind a server, with words for its tokens.
 class ServedEncoder {
  public:
   explicit ServedEncoder(const std::string& name) : ServedEncoder(name, family_directory(name)) {}
@@ -30,10 +35,11 @@ class ServedEncoder {
     text_.emplace(
         server::TextModel::Parts{.name = name,
                                  .tokenizer = tokenizers::Tokenizer::load(folder_ / "words"),
-                                 .context = model_->context_length(),
+                                 .context = positions(),
                                  .created = 1,
-                                 .facts = model_->facts()});
-    server::ServerOptions options = served_options(model_->context_length());
+                                 .facts = model_->facts(),
+                                 .pooling = server::stored_pooling(directory)});
+    server::ServerOptions options = served_options(positions());
     options.engine.vocabulary = model_->vocab_size();
     server_ = std::make_unique<server::Server>(
         *text_,
@@ -51,11 +57,34 @@ class ServedEncoder {
     EXPECT_EQ(result->status, status) << result->body;
     return Json::parse(result->body);
   }
+  Json put(const std::string& path, const std::string& body) const {
+    return Json::parse(
+        httplib::Client("127.0.0.1", server_->port()).Put(path, body, "application/json")->body);
+  }
+  std::string get(const std::string& path) const {
+    return httplib::Client("127.0.0.1", server_->port()).Get(path)->body;
+  }
+  // The texts of a stream of completions, joined.
+  std::string streamed(const std::string& body) const {
+    const httplib::Result result = httplib::Client("127.0.0.1", server_->port())
+                                       .Post("/v1/completions", body, "application/json");
+    std::string text;
+    std::istringstream lines(result->body);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("data: {")) continue;
+      const Json event = Json::parse(line.substr(6));
+      text += event["choices"].as_array().at(0)["text"].as_string();
+    }
+    return text;
+  }
   std::string refused(const std::string& path, const std::string& body) const {
     return answer(path, body, 400)["error"]["message"].as_string();
   }
 
  private:
+  // Those of encoder-decoders have no end.
+  int64_t positions() const { return std::min<int64_t>(model_->context_length(), 256); }
+
   TemporaryDirectory folder_;
   checkpoint::ModelDirectory directory_;
   models::Model model_;
@@ -117,6 +146,68 @@ TEST(EncoderEndpoints, GiveEmbeddingsOfTheLastHiddenState) {
                 {0.9585022, 0.6772959, 0.0351768});
   expect_contains(served.refused("/v1/embeddings", R"({"input": "w5", "pooling": "max"})"),
                   {"max", "mean", "cls", "last"});
+}
+
+// transformers' BertModel: the hidden states of the same layers.
+TEST(EncoderEndpoints, AModelWithoutAHeadGivesEmbeddings) {
+  const TemporaryDirectory folder;
+  write_headless_bert(folder / "");
+  const ServedEncoder served("sentences", folder / ""), whole("bert");
+  for (const char* form : {"", R"(, "normalize": false, "pooling": "cls")"})
+    EXPECT_EQ(embedding(served, form), embedding(whole, form)) << form;
+  for (const char* path : {"/v1/fill-mask", "/v1/classify", "/v1/completions"})
+    expect_contains(served.refused(path, "{}"),
+                    {path, "'sentences' is an encoder (bert) without a head", "/v1/embeddings"});
+}
+
+TEST(EncoderEndpoints, PoolingIsThatOfTheDirectory) {
+  using inference::Pooling;
+  const TemporaryDirectory folder;
+  EXPECT_EQ(server::stored_pooling(folder / ""), Pooling::mean);
+  std::filesystem::create_directory(folder / "1_Pooling");
+  const auto pooling = [&](const std::string& config) {
+    write_file(folder / "1_Pooling/config.json", config);
+    return server::stored_pooling(folder / "");
+  };
+  EXPECT_EQ(pooling(R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": true,
+                        "pooling_mode_mean_tokens": false, "include_prompt": true})"),
+            Pooling::first_token);
+  EXPECT_EQ(pooling(R"({"pooling_mode_mean_tokens": true})"), Pooling::mean);
+  EXPECT_EQ(pooling(R"({"pooling_mode_lasttoken": true})"), Pooling::last_token);
+  for (const char* wrong :
+       {R"({"pooling_mode_max_tokens": true})",
+        R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})"})
+    expect_contains(error_of([&] { pooling(wrong); }), {"1_Pooling/config.json", "pooling_mode_"});
+  write_headless_bert(folder / "");
+  pooling(R"({"pooling_mode_cls_token": true})");
+  const ServedEncoder served("sentences", folder / "");
+  EXPECT_EQ(embedding(served, ""), embedding(served, R"(, "pooling": "cls")"));
+  EXPECT_NE(embedding(served, ""), embedding(served, R"(, "pooling": "mean")"));
+}
+
+// The classifier of three labels, of which each applies to a text or not.
+TEST(EncoderEndpoints, SeveralLabelsOfATextAreSigmoids) {
+  const TemporaryDirectory folder;
+  Json config = family_config("bert_classify");
+  config.set("problem_type", "multi_label_classification");
+  write_file(folder / "config.json", config.dump());
+  write_file(folder / "model.safetensors",
+             read_file(family_directory("bert_classify") + "/model.safetensors"));
+  const ServedEncoder served("labels", folder / "");
+  const std::string input = R"({"input": "w10 w20 w30")";
+  const auto first = [&](const std::string& more) {
+    return served.answer("/v1/classify", input + more + "}")["data"].as_array()[0];
+  };
+  const Json scores = first(R"(, "use_activation": false)"), found = first("");
+  Json::Array applying;
+  for (size_t i = 0; i < 3; ++i) {
+    const double score = scores["probs"].as_array()[i].as_number();
+    EXPECT_NEAR(found["probs"].as_array()[i].as_number(), 1 / (1 + std::exp(-score)), 1e-6);
+    if (score > 0) applying.emplace_back(fmt::format("LABEL_{}", i));
+  }
+  EXPECT_EQ(found["label"].as_string(), "LABEL_1");
+  EXPECT_EQ(found["labels"].dump(), Json(applying).dump());
+  EXPECT_EQ(scores["labels"].dump(), found["labels"].dump());
 }
 
 TEST(EncoderEndpoints, ClassifyTextsAsTransformersDoes) {
@@ -210,6 +301,68 @@ TEST(EncoderEndpoints, GiveScoresOfEachToken) {
       served.refused("/v1/score", R"({"model": "bert_tokens", "text_1": "w10", "text_2": "w20"})");
   expect_contains(score, {"/v1/score", "/pooling"});
   EXPECT_EQ(score.find("use /v1/classify"), score.npos);
+}
+
+std::string text_of(const Json& answer, size_t choice = 0) {
+  return answer["choices"].as_array().at(choice)["text"].as_string();
+}
+
+// The prompt is the first encoder's text of the vectors, without its padding.
+TEST(EncoderDecoderEndpoints, CompleteAsTransformersDoes) {
+  const ServedEncoder served("t5");
+  const checkpoint::SafetensorsFile expected(family_directory("t5") + "/expected.safetensors");
+  const std::vector<int64_t> ids = expected.integers("input_ids"),
+                             shown = expected.integers("attention_mask"),
+                             greedy = expected.integers("greedy");
+  Json::Array prompt;
+  const auto length = static_cast<size_t>(expected.find("input_ids")->shape[1]);
+  for (size_t t = 0; t < length && shown[t] != 0; ++t) prompt.emplace_back(ids[t]);
+  const std::string text =
+      served.text().tokenizer().decode(std::vector<int32_t>(greedy.begin(), greedy.end()), true);
+  const std::string given = R"({"prompt": )" + Json(prompt).dump() + R"(, "max_tokens": 12)";
+  const Json answer = served.answer("/v1/completions", given + R"(, "temperature": 0})");
+  EXPECT_EQ(text_of(answer), text);
+  EXPECT_FALSE(text.empty());
+  EXPECT_EQ(answer["usage"]["prompt_tokens"].as_integer(), std::ssize(prompt));
+  EXPECT_EQ(answer["usage"]["completion_tokens"].as_integer(), 12);
+  EXPECT_EQ(answer["choices"].as_array()[0]["finish_reason"].as_string(), "length");
+  EXPECT_EQ(served.streamed(given + R"(, "temperature": 0, "stream": true})"), text);
+}
+
+TEST(EncoderDecoderEndpoints, WriteSeveralTextsForAPrompt) {
+  const ServedEncoder served("t5_v1_1");
+  const std::string body = R"({"prompt": "w10 w20 w30", "max_tokens": 8, "seed": 4, "n": 3,
+                               "logprobs": 2})";
+  const Json answer = served.answer("/v1/completions", body);
+  ASSERT_EQ(answer["choices"].as_array().size(), 3u);
+  EXPECT_NE(text_of(answer, 0), text_of(answer, 1));
+  for (const Json& choice : answer["choices"].as_array())
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"].as_array().size(), 8u);
+  const Json again = served.answer("/v1/completions", body);
+  EXPECT_EQ(answer["choices"].dump(), again["choices"].dump());
+  const Json megatron = served.put("/api", R"({"prompts": ["w10"], "tokens_to_generate": 4,
+                                               "top_k": 1, "logprobs": true})");
+  EXPECT_EQ(megatron["segments"].as_array()[0].as_array().size(), 4u);
+  EXPECT_EQ(megatron["logprobs"].as_array()[0].as_array().size(), 4u);
+}
+
+TEST(EncoderDecoderEndpoints, RefuseWhatReadsThePromptOtherwise) {
+  const ServedEncoder served("t5");
+  const auto completion = [&](const std::string& more) {
+    return served.refused("/v1/completions", R"({"prompt": "w10", "max_tokens": 4)" + more + "}");
+  };
+  expect_contains(completion(R"(, "echo": true)"), {"echo", "reads prompts with an encoder"});
+  expect_contains(completion(R"(, "prompt_logprobs": 1)"), {"prompt_logprobs", "encoder"});
+  expect_contains(served.refused("/v1/completions", R"({"prompt": "w10", "max_tokens": 0})"),
+                  {"max_tokens"});
+  expect_contains(served.refused("/v1/chat/completions",
+                                 R"({"messages": [{"role": "user", "content": "w10"}]})"),
+                  {"'t5' is an encoder-decoder without a chat template", "/v1/completions"});
+  expect_contains(served.refused("/v1/embeddings", R"({"input": "w10"})"),
+                  {"'t5' is an encoder-decoder", "no embeddings"});
+  expect_contains(served.refused("/v1/fill-mask", R"({"input": "w10"})"),
+                  {"is an encoder-decoder", "/v1/completions"});
+  expect_contains(served.get("/v1/models"), {R"("id": "t5")", R"("chat": false)"});
 }
 
 TEST(EncoderEndpoints, RefuseWhatTheModelDoesNotDo) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace megatron::training {
 namespace {
@@ -239,6 +240,13 @@ TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
       EXPECT_EQ(encode(again, text), encode(v, text)) << text;
     EXPECT_EQ(again.size, v.size);
     EXPECT_EQ(again.eod, v.eod);
+    EXPECT_EQ(again.tokenizer->mask(), v.tokenizer->mask());
+    // transformers finds the roles of tokens here only.
+    if (!v.tokenizer->mask()) continue;
+    const Json config = Json::read((saved / "tokenizer_config.json").string());
+    EXPECT_EQ(config["cls_token"].as_string(), "[CLS]");
+    EXPECT_EQ(config["sep_token"].as_string(), "[SEP]");
+    EXPECT_EQ(config["mask_token"].as_string(), "[MASK]");
   }
 }
 

@@ -157,6 +157,55 @@ TEST_F(FineTuningTeaches, AnEncoderTheOrderOfWords) {
   EXPECT_EQ(config["architectures"].dump(), R"(["BertForSequenceClassification"])");
 }
 
+// An encoder-decoder writes the letters of a string in reverse. Held-out strings are generated from
+// token by token, so each letter depends on those generated before it.
+TEST_F(FineTuningTeaches, AnEncoderDecoderToReverseStrings) {
+  constexpr size_t kHeld = 100;
+  std::vector<std::string> held;
+  {
+    std::ofstream vocabulary(place_ / "vocab.txt"), config(place_ / "config.json"),
+        train(place_ / "train.jsonl"), prompts(place_ / "prompts.jsonl");
+    const Words letters = words("a b c d e f g h");
+    for (const std::string& word : with(words("[PAD] [UNK] [CLS] [SEP] [MASK]"), letters))
+      vocabulary << word << "\n";
+    config << R"({"model_type": "t5", "vocab_size": 13, "d_model": 64, "d_kv": 16, "d_ff": 256,
+      "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu",
+      "tie_word_embeddings": false, "dropout_rate": 0, "decoder_start_token_id": 2,
+      "eos_token_id": 3, "pad_token_id": 0})";
+    std::set<Words> seen;
+    while (seen.size() < 6000 + kHeld) {
+      Words text(3 + below(5));
+      for (std::string& letter : text) letter = letters[below(letters.size())];
+      if (!seen.insert(text).second) continue;
+      const std::string input = joined(text), target = joined({text.rbegin(), text.rend()});
+      if (held.size() < kHeld) {
+        prompts << Json(Json::Object{{"text", input}}).dump() << "\n";
+        held.push_back(target);
+      } else {
+        train << Json(Json::Object{{"input", input}, {"target", target}}).dump() << "\n";
+      }
+    }
+  }
+  succeed(
+      words("seq2seq --model-config config.json --tokenizer-model . --data-path train.jsonl "
+            "--seq-length 64 --decoder-seq-length 64 --micro-batch-size 4 "
+            "--global-batch-size 8 --threads 2 --lr 3e-3 --lr-decay-style cosine "
+            "--lr-warmup-iters 50 --epochs 15 --save run"));
+  succeed(
+      words("generate --load run --prompt-file prompts.jsonl --output texts.jsonl "
+            "--temperature 0 --max-tokens 12 --threads 2"));
+  size_t right = 0, i = 0;
+  std::ifstream lines(place_ / "texts.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const Json record = Json::parse(line);
+    if (record.find("text") == nullptr || record.find("prompt") == nullptr) continue;
+    ASSERT_LT(i, kHeld);
+    right += record["text"].as_string() == held[i++] ? 1 : 0;
+  }
+  EXPECT_EQ(i, kHeld);
+  EXPECT_EQ(right, kHeld);
+}
+
 // An encoder without weights yet, of a vocabulary of words and the suffix "s".
 class EncoderTeaches : public FineTuningTeaches {
  protected:

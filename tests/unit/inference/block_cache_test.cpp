@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -122,9 +124,53 @@ TEST(BlockCache, SlotsAreThoseOfTheLastBlock) {
   EXPECT_EQ(cache.shared_tokens(text(16), 0), 16);
 }
 
+TEST(BlockCache, AForkSharesFullPagesAndCopiesTheLast) {
+  BlockCache cache({.block_size = kSize, .windows = {0, 2}, .pages = {6, 4}});
+  SequenceBlocks a, b, c, d;
+  std::vector<PageCopy> copies;
+  read(cache, a, text(10));
+  ASSERT_TRUE(cache.fork(a, 10, b, copies));
+  EXPECT_EQ(cache.used(), 4 + 2);
+  EXPECT_EQ(b.pages[0][0], a.pages[0][0]);
+  EXPECT_EQ(b.pages[0][1], a.pages[0][1]);
+  EXPECT_NE(b.pages[0][2], a.pages[0][2]);
+  EXPECT_EQ(b.pages[1][1], SequenceBlocks::kLeftBehind);
+  const std::vector<PageCopy> expected = {{.group = 0, .from = a.pages[0][2], .to = b.pages[0][2]},
+                                          {.group = 1, .from = a.pages[1][2], .to = b.pages[1][2]}};
+  EXPECT_EQ(copies, expected);
+  // A text at the end of a block shares all pages.
+  copies.clear();
+  SequenceBlocks e, f;
+  BlockCache other({.block_size = kSize, .windows = {0}, .pages = {2}});
+  read(other, e, text(8));
+  ASSERT_TRUE(other.fork(e, 8, f, copies));
+  EXPECT_TRUE(copies.empty());
+  EXPECT_EQ(f.pages, e.pages);
+  EXPECT_EQ(other.used(), 2);
+  // Without a free page nothing is taken.
+  ASSERT_TRUE(cache.fork(a, 10, c, copies));
+  ASSERT_TRUE(cache.fork(a, 10, d, copies));
+  const int64_t used = cache.used();
+  SequenceBlocks none;
+  copies.clear();
+  EXPECT_FALSE(cache.fork(a, 10, none, copies));
+  EXPECT_TRUE(none.pages.empty() && copies.empty());
+  EXPECT_EQ(cache.used(), used);
+  for (SequenceBlocks* blocks : {&a, &b, &c, &d}) cache.release(*blocks);
+  EXPECT_EQ(cache.used(), 0);
+}
+
+TEST(BlockCache, KnowsWhatForksNeedAtMost) {
+  const BlockCache cache({.block_size = kSize, .windows = {0, 6, 2}, .pages = {40, 30, 30}});
+  EXPECT_EQ(cache.blocks_of_forks(0, 3, 10, 21, 8), 2 + 3 * (6 - 2));
+  EXPECT_EQ(cache.blocks_of_forks(1, 3, 10, 41, 8), 3 * 3 + 2);
+  EXPECT_EQ(cache.blocks_of_forks(2, 3, 10, 41, 8), 3 * 2 + 2);
+  EXPECT_EQ(cache.blocks_of_forks(2, 3, 10, 12, 8), 2 + 3 * 1) << "of a short text, all of it";
+}
+
 // Random texts with few different tokens, so that many prefixes are equal. At every moment each
-// page belongs to the sequences that name it, and a page that can be found has the content it was
-// found by.
+// page belongs to the sequences that name it, and has the tokens of each of them: also a page that
+// was found by its content, or copied for a fork.
 TEST(BlockCache, LosesNoPage) {
   std::mt19937 random(3);
   const auto below = [&](int64_t n) {
@@ -139,8 +185,9 @@ TEST(BlockCache, LosesNoPage) {
       int64_t read = 0;
     };
     std::vector<Reader> readers;
+    std::map<std::pair<size_t, int32_t>, std::array<int32_t, kSize>> written;
     for (int step = 0; step < 20000; ++step) {
-      const int64_t what = below(4);
+      const int64_t what = below(5);
       if (what == 0 && readers.size() < 8) {
         Reader r;
         for (int64_t i = below(40); i >= 0; --i) r.tokens.push_back(static_cast<int32_t>(below(2)));
@@ -150,11 +197,25 @@ TEST(BlockCache, LosesNoPage) {
         const auto at = readers.begin() + below(std::ssize(readers));
         cache.release(at->blocks);
         readers.erase(at);
+      } else if (what == 2 && !readers.empty() && readers.size() < 8) {
+        const Reader& from = readers[static_cast<size_t>(below(std::ssize(readers)))];
+        Reader r{.tokens = {from.tokens.begin(), from.tokens.begin() + from.read},
+                 .blocks = {},
+                 .read = from.read};
+        std::vector<PageCopy> copies;
+        if (!cache.fork(from.blocks, from.read, r.blocks, copies)) continue;
+        for (const auto& [group, page, copy] : copies)
+          written[{group, copy}] = written[{group, page}];
+        readers.push_back(std::move(r));
       } else if (!readers.empty()) {
         Reader& r = readers[static_cast<size_t>(below(std::ssize(readers)))];
         r.tokens.push_back(static_cast<int32_t>(below(2)));
         const int64_t next = std::min<int64_t>(std::ssize(r.tokens), r.read + 1 + below(9));
         if (!cache.extend(r.blocks, next)) continue;
+        for (size_t g = 0; g < r.blocks.pages.size(); ++g)
+          for (int64_t t = r.read; t < next; ++t)
+            written[{g, r.blocks.pages[g][static_cast<size_t>(t / kSize)]}]
+                   [static_cast<size_t>(t % kSize)] = r.tokens[static_cast<size_t>(t)];
         r.read = next;
         cache.keep(r.blocks, r.tokens, r.read);
       }
@@ -164,6 +225,13 @@ TEST(BlockCache, LosesNoPage) {
         for (size_t g = 0; g < r.blocks.pages.size(); ++g)
           for (const int32_t page : r.blocks.pages[g])
             if (page >= 0) owned.emplace(g, page);
+      for (const Reader& r : readers)
+        for (size_t g = 0; g < r.blocks.pages.size(); ++g)
+          for (size_t t = 0; t < static_cast<size_t>(r.read); ++t) {
+            const int32_t page = r.blocks.pages[g][t / kSize];
+            if (page < 0) continue;
+            ASSERT_EQ((written[{g, page}][t % kSize]), r.tokens[t]);
+          }
       ASSERT_EQ(std::ssize(owned), cache.used());
       ASSERT_EQ(cache.available(0) + cache.available(1), cache.pages() - cache.used());
     }

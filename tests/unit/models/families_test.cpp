@@ -231,11 +231,9 @@ TEST(Families, ScoreHeads) {
   EXPECT_THROW(require_language_model(classifier, "megatron generate"), Error);
   require_language_model(model_from_config_json(testing::family_config("qwen2")),
                          "megatron generate");
-  for (const char* problem : {"multi_label_classification", "regression"}) {
-    Json config = testing::qwen2_classifier();  // with three labels
-    config.set("problem_type", problem);
-    EXPECT_THROW(model_from_config_json(config), Error) << problem;
-  }
+  Json config = testing::qwen2_classifier();  // with three labels
+  config.set("problem_type", "regression");
+  EXPECT_THROW(model_from_config_json(config), Error);
 }
 
 TEST(Families, NamesOfLabelsAreKept) {
@@ -265,9 +263,12 @@ TEST(Families, NamesOfLabelsAreKept) {
 TEST(Families, ProblemTypesAreKept) {
   constexpr const char* kOne = "single_label_classification";
   const std::tuple<int64_t, Json, ScoreActivation> cases[] = {
-      {3, kOne, ScoreActivation::softmax},      {3, Json(), ScoreActivation::softmax},
-      {1, kOne, ScoreActivation::sigmoid},      {1, Json(), ScoreActivation::sigmoid},
+      {3, kOne, ScoreActivation::softmax},
+      {3, Json(), ScoreActivation::softmax},
+      {1, kOne, ScoreActivation::sigmoid},
+      {1, Json(), ScoreActivation::sigmoid},
       {1, "regression", ScoreActivation::none},
+      {3, "multi_label_classification", ScoreActivation::sigmoid},
   };
   for (const auto& [labels, problem, activation] : cases) {
     Json config = testing::qwen2_classifier();

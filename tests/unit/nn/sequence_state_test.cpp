@@ -133,7 +133,7 @@ TEST_F(State, PaddingSeesNothingAndIsPutNowhere) {
   const SequencePart padding{.begin = -1, .count = 1, .tables = {}};
   const std::vector<SequencePart> parts = {
       padding, {.begin = 3, .count = 1, .tables = {pages}}, padding};
-  const std::vector<int32_t> indices = state_.indices(parts, 4);
+  const std::vector<int32_t> indices = state_.indices(parts, {.blocks = 4});
   EXPECT_EQ(indices,
             (std::vector<int32_t>{-1, 3, -1, -1, 3, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   Tensor place = Tensor::empty(runtime_.arena(MemoryClass::activations), {20}, DType::i32, "place");
@@ -146,7 +146,7 @@ TEST_F(State, PaddingSeesNothingAndIsPutNowhere) {
   std::ranges::copy(to_floats(x.slice(0, 3, 1)), values.begin() + kHidden);
   copy_from(all, std::span<const float>(values));
   const std::vector<SequencePart> counts(3, padding);
-  const std::vector<float> out = run(all, {0, 3, 0}, state_.over(place, counts, 4));
+  const std::vector<float> out = run(all, {0, 3, 0}, state_.over(place, counts, {.blocks = 4}));
   EXPECT_EQ(rows(out, 1, 1), rows(expected, 3, 1));
   EXPECT_EQ(rows(out, 0, 1), rows(out, 2, 1));
   std::vector<float> after = to_floats(state_.keys(1));

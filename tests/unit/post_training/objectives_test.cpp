@@ -1,6 +1,7 @@
 // Objectives of models that score texts: values by hand, and gradients by differences.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -28,8 +29,8 @@ std::vector<double> scores(size_t count) {
   return values;
 }
 
-void expect_gradient_of_loss(const Objective& objective, size_t width) {
-  const corpus::HostBatch of = batch();
+void expect_gradient_of_loss(const Objective& objective, size_t width,
+                             const corpus::HostBatch& of = batch()) {
   const std::vector<double> at = scores(10 * width);
   std::vector<double> gradient(at.size()), unused(at.size());
   objective.evaluate(of, at, gradient);
@@ -104,6 +105,69 @@ TEST(ClassificationObjective, IsTheCrossEntropyOfCountedTexts) {
 
 TEST(ClassificationObjective, TheGradientIsThatOfTheLoss) {
   expect_gradient_of_loss(ClassificationObjective(), 3);
+}
+
+// The texts of `rows` with their classes, of which the fourth has none.
+corpus::HostBatch batch_of_sets(std::initializer_list<size_t> rows) {
+  const corpus::HostBatch all = batch();
+  const std::vector<std::vector<int32_t>> sets = {{},  {0, 2}, {}, {1},       {},
+                                                  {2}, {},     {}, {0, 1, 2}, {1, 2}};
+  corpus::HostBatch some{.layout = {.sequences = std::ssize(rows), .length = 5}};
+  for (const size_t row : rows)
+    for (size_t t = 5 * row; t < 5 * row + 5; ++t) {
+      some.loss_mask.push_back(all.loss_mask[t]);
+      some.label_sets.push_back(sets[t]);
+    }
+  some.tokens.resize(some.loss_mask.size());
+  return some;
+}
+
+TEST(MultiLabelObjective, IsTheMeanOfBinaryCrossEntropies) {
+  const corpus::HostBatch of = batch_of_sets({0, 1});
+  const std::vector<double> s = scores(30);
+  std::vector<double> gradient(30);
+  const ObjectiveTerms terms = MultiLabelObjective().evaluate(of, s, gradient);
+  double expected = 0, hits = 0, named = 0, exact = 0;
+  for (size_t t = 0; t < 10; ++t) {
+    if (of.loss_mask[t] == 0) continue;
+    bool same = true;
+    for (size_t c = 0; c < 3; ++c) {
+      const double p = 1 / (1 + std::exp(-s[3 * t + c]));
+      const auto& own = of.label_sets[t];
+      const bool real = std::ranges::find(own, static_cast<int32_t>(c)) != own.end();
+      expected -= std::log(real ? p : 1 - p) / 3;
+      hits += real && p > 0.5 ? 1 : 0;
+      named += (real ? 1 : 0) + (p > 0.5 ? 1 : 0);
+      same = same && real == (p > 0.5);
+    }
+    exact += same ? 1 : 0;
+  }
+  EXPECT_NEAR(terms.loss, expected, 1e-13);
+  ASSERT_EQ(terms.metrics.size(), 2u);
+  EXPECT_NEAR(terms.metrics[0].value, 2 * hits / named, 1e-15);
+  EXPECT_NEAR(terms.metrics[1].value, exact / 6, 1e-15);
+  expect_gradient_of_loss(MultiLabelObjective(), 3, of);
+}
+
+// The metrics of a step are means over its micro-batches by weight.
+TEST(MultiLabelObjective, MetricsDoNotDependOnTheMicroBatches) {
+  const std::vector<double> s = scores(30);
+  std::vector<double> gradient(30);
+  const ObjectiveTerms whole = MultiLabelObjective().evaluate(batch_of_sets({0, 1}), s, gradient);
+  std::vector<ObjectiveTerms> parts;
+  for (const size_t row : {0, 1})
+    parts.push_back(MultiLabelObjective().evaluate(batch_of_sets({row}),
+                                                   std::span(s).subspan(15 * row, 15), gradient));
+  EXPECT_NEAR(parts[0].loss + parts[1].loss, whole.loss, 1e-13);
+  for (size_t m = 0; m < 2; ++m) {
+    double sum = 0, weight = 0;
+    for (const ObjectiveTerms& part : parts) {
+      sum += part.metrics[m].value * part.metrics[m].weight;
+      weight += part.metrics[m].weight;
+    }
+    EXPECT_NEAR(sum / weight, whole.metrics[m].value, 1e-15) << m;
+    EXPECT_EQ(weight, whole.metrics[m].weight);
+  }
 }
 
 }  // namespace

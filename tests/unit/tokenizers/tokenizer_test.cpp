@@ -164,6 +164,19 @@ TEST(TokenizerTest, TokensOfEncodersComeFromNamesOrTheUsualOnes) {
   EXPECT_EQ(named.cls(), 0);
   EXPECT_EQ(named.sep(), 2);
   EXPECT_EQ(named.mask(), 2);
+  // special_tokens_map.json is not written again, so that the names move.
+  std::filesystem::remove(folder + "/tokenizer_config.json");
+  write_file(folder + "/special_tokens_map.json",
+             R"({"cls_token": "<first>", "mask_token": "<first>"})");
+  const Tokenizer mapped = Tokenizer::load(folder);
+  ASSERT_EQ(mapped.mask(), 0);
+  const std::string saved = folder_named("encoder_saved");
+  mapped.save(saved);
+  const Tokenizer again = Tokenizer::load(saved);
+  EXPECT_EQ(again.cls(), 0);
+  EXPECT_EQ(again.sep(), 2);
+  EXPECT_EQ(again.mask(), 0);
+  std::filesystem::remove_all(saved);
   std::filesystem::remove_all(folder);
 }
 

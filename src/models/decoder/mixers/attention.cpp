@@ -161,9 +161,12 @@ void check_relative(const DecoderValue& model, const nn::AttentionConfig& a) {
            "--relative-attention-max-distance is {}; it must lie in [{}, {}], above the distances "
            "that have a bucket of their own",
            r.max_distance, one_way / 2 + 1, kMaxDistance);
-  MG_CHECK(a.rotary.empty() && !model.learned_positions && a.kv_heads == a.heads,
-           "relative positions go with neither other positions nor --num-query-groups {}",
-           a.kv_heads);
+  MG_CHECK(a.rotary.empty() && !model.learned_positions,
+           "a layer has relative positions beside {} ones; it can have one kind",
+           a.rotary.empty() ? "learned" : "rotary");
+  MG_CHECK(a.kv_heads == a.heads,
+           "--num-query-groups is {}; with relative positions it must be --num-attention-heads, {}",
+           a.kv_heads, a.heads);
 }
 
 }  // namespace
@@ -257,6 +260,12 @@ std::vector<int64_t> HeadMixer::matrices(const nn::AttentionConfig& a, std::stri
   const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
   if (a.output_gate) return {q, q, k, k};
   return {q, k, k};
+}
+
+std::vector<int64_t> HeadMixer::cross_matrices(const nn::AttentionConfig& a,
+                                               std::string_view parameter) {
+  const int64_t k = a.kv_heads * a.head_size;
+  return parameter == ".kv.weight" ? std::vector{k, k} : std::vector<int64_t>();
 }
 
 std::unique_ptr<Sublayer> HeadMixer::build(nn::Builder& builder, const std::string& name,

@@ -41,6 +41,8 @@ struct LayerPart<nn::AttentionConfig> {
   static void add_facts(const Config& a, ModelFacts& facts);
   static std::optional<RotaryUse> rotary(const Config& a);
   static std::vector<int64_t> matrices(const Config& a, std::string_view parameter);
+  // The same for cross attention.
+  static std::vector<int64_t> cross_matrices(const Config& a, std::string_view parameter);
   static std::unique_ptr<Sublayer> build(nn::Builder& builder, const std::string& name,
                                          const Config& a, const LayerPlace& place);
   static PlainRows plain(const PlainParts& parts, const PlainRows& x, const std::string& name,

@@ -49,9 +49,7 @@ DecoderValue read(const Json& j) {
                                     .activation = activation(j, "activation_function"),
                                     .bias = true},
       .norm = norm};
-  const int64_t layers = integer(j, "n_layer");
-  MG_CHECK(layers <= 1 << 16, "config.json has n_layer = {}; the maximum is {}", layers, 1 << 16);
-  value.layers.assign(static_cast<size_t>(layers), layer);
+  value.layers.assign(static_cast<size_t>(layer_count(j, "n_layer")), layer);
   value.final_norm = norm;
   return value;
 }

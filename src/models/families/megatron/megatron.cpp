@@ -62,7 +62,7 @@ FamilyTensors tensors(const DecoderValue&) {
 
 // An encoder classifies texts through BERT's pooler.
 void set_score_head(DecoderValue& value, ScoredTokens scored) {
-  if (value.predicts_masked)
+  if (value.predicts_masked || value.headless)
     set_scores(value, scored, HeadTransform{.kind = HeadTransform::Kind::pooler});
 }
 

@@ -59,9 +59,10 @@ DecoderValue read(const Json& j) {
            "supported",
            number(j, "embedding_dropout"), value.hidden_dropout);
   value.init_method_std = number(j, "initializer_range");
-  const int64_t heads = integer(j, "num_attention_heads"), layers = integer(j, "num_hidden_layers"),
+  const int64_t heads = integer(j, "num_attention_heads"),
+                layers = layer_count(j, "num_hidden_layers"),
                 every = integer(j, "global_attn_every_n_layers");
-  check_layer_sizes(value.hidden_size, heads, layers);
+  check_heads(value.hidden_size, heads);
   const nn::NormConfig norm{.epsilon = positive(j, "norm_eps"), .bias = boolean(j, "norm_bias")};
   const std::vector<bool> listed = listed_layers(j, layers, "sliding_attention");
   for (int64_t i = 0; i < layers; ++i) {
@@ -114,7 +115,7 @@ Json write(const DecoderValue& value) {
   j.set("classifier_activation", activation_name(transform->activation));
   j.set("classifier_bias", transform->bias);
   j.set("classifier_pooling", value.scored == ScoredTokens::mean ? "mean" : "cls");
-  j.set("decoder_bias", value.score_labels > 0 || value.output_bias);
+  j.set("decoder_bias", value.score_labels > 0 || value.headless || value.output_bias);
   j.set("embedding_dropout", value.hidden_dropout);
   j.set("hidden_activation", activation_name(mlp->activation));
   j.set("hidden_size", value.hidden_size);
@@ -142,7 +143,7 @@ Json write(const DecoderValue& value) {
   };
   j.set("rope_parameters",
         Json::Object{{"full_attention", table("global")}, {"sliding_attention", table("local")}});
-  j.set("tie_word_embeddings", value.score_labels > 0 || !value.untied);
+  j.set("tie_word_embeddings", value.score_labels > 0 || value.headless || !value.untied);
   j.set("vocab_size", value.vocab_size);
   write_head(value, kClass, j);
   return j;

@@ -1,6 +1,7 @@
 // T5 (Raffel et al. 2020), T5 1.1 and Flan-T5, mT5 (Xue et al. 2021) and UMT5 (Chung et al. 2023):
 // an encoder and a decoder with RMSNorm before each part, relative positions in buckets and scores
 // that are not divided by the root of the head size.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -14,12 +15,12 @@ constexpr std::string_view kDefaults = R"({
   "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8,
   "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
   "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "initializer_factor": 1.0,
-  "feed_forward_proj": "relu", "tie_word_embeddings": true})";
+  "feed_forward_proj": "relu", "tie_word_embeddings": true, "decoder_start_token_id": 0})";
 constexpr std::string_view kMt5Defaults = R"({
   "vocab_size": 250112, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6,
   "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
   "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "initializer_factor": 1.0,
-  "feed_forward_proj": "gated-gelu", "tie_word_embeddings": true})";
+  "feed_forward_proj": "gated-gelu", "tie_word_embeddings": true, "decoder_start_token_id": 0})";
 
 // Relative positions have no table that ends.
 constexpr int64_t kPositions = 1 << 20;
@@ -55,8 +56,8 @@ bool scales(const Json& j, const Kind& kind) {
 }
 
 DecoderValue read(const Json& j, const Kind& kind) {
-  const int64_t encoder = integer(j, "num_layers"),
-                decoder = integer(j, "num_decoder_layers", encoder),
+  const int64_t encoder = layer_count(j, "num_layers"),
+                decoder = layer_count(j, "num_decoder_layers", encoder),
                 heads = integer(j, "num_heads");
   nn::AttentionConfig plain{
       .heads = heads, .kv_heads = heads, .head_size = integer(j, "d_kv"), .scale = 1};
@@ -71,6 +72,7 @@ DecoderValue read(const Json& j, const Kind& kind) {
                      .hidden_size = integer(j, "d_model"),
                      .max_position_embeddings = kPositions,
                      .encoder_layers = encoder,
+                     .start_token = count(j, "decoder_start_token_id"),
                      .final_norm = layer.norm};
   value.layers.assign(static_cast<size_t>(encoder + decoder), layer);
   for (int64_t i = 0; i < encoder + decoder; ++i) {
@@ -100,6 +102,7 @@ Json write(const DecoderValue& value, const Kind& kind) {
   j.set("d_ff", mlp->ffn);
   j.set("d_kv", a->head_size);
   j.set("d_model", value.hidden_size);
+  j.set("decoder_start_token_id", std::max<int64_t>(value.start_token, 0));
   j.set("dropout_rate", value.hidden_dropout);
   j.set(kActivation, activation_of(*mlp));
   j.set("initializer_factor", value.init_method_std / kInitStd);
