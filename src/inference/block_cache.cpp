@@ -166,9 +166,11 @@ bool BlockCache::has_room(const SequenceBlocks& blocks, int64_t length, int64_t 
     const int64_t held = blocks.pages.empty() ? 0 : std::ssize(blocks.pages[g]);
     int64_t needed =
         std::min(ceil_div(length, options_.block_size) - held, blocks_for(g, length, piece));
-    if (forks.texts > 0)
-      needed = std::max(needed,
-                        blocks_of_forks(g, forks.texts, forks.common, forks.length, piece) - held);
+    if (forks.texts > 0) {
+      const int64_t more = forks.texts * ceil_div(forks.length - forks.common, options_.block_size),
+                    most = blocks_of_forks(g, forks.texts, forks.common, forks.length, piece);
+      needed = std::min(needed + more, std::max(needed, most - held));
+    }
     if (needed > available(g)) return false;
   }
   return true;
