@@ -71,7 +71,7 @@ class Stage {
   virtual std::span<const Block> blocks() const = 0;
   // The tensors that cross an edge of the chunk, in the order in which they are sent: by default
   // "hidden" alone. Nothing enters a chunk with part().embedding or leaves one with part().head.
-  // Those of an encoder's texts cross only in passes that read such texts.
+  // In a pass without texts for the encoder, the stages do not send the encoder's tensors.
   virtual std::span<const BoundaryTensor> boundary(Edge edge) const;
   // With part().head, after the last layer: the loss of each token [T] (parallel/vocabulary.h; for
   // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,

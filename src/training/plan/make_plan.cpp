@@ -203,13 +203,14 @@ void check_size(const settings::TrainSettings& s, const models::Model& c) {
            "{}, which exceeds the limit of plans, {}: use a smaller model",
            format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
            format_bytes(kMax));
-  const int64_t tokens = s.batch.tokens_per_sample(c->facts().encoder_layers > 0);
+  const bool encodes = c->facts().encoder_layers > 0;
+  const int64_t tokens = s.batch.tokens_per_sample(encodes);
   MG_CHECK(
       d(*s.batch.micro_batch_size) * d(tokens) <= d(kMaxTokens),
       "--micro-batch-size is {}: with {} tokens in a sequence a micro-batch can have at most {} "
-      "sequences, {} tokens: use a smaller --micro-batch-size, --seq-length or "
-      "--decoder-seq-length",
-      *s.batch.micro_batch_size, tokens, kMaxTokens / tokens, kMaxTokens);
+      "sequences, {} tokens: use a smaller --micro-batch-size{} --seq-length{}",
+      *s.batch.micro_batch_size, tokens, kMaxTokens / tokens, kMaxTokens, encodes ? "," : " or",
+      encodes ? " or --decoder-seq-length" : "");
 }
 
 // The run as Megatron-LM's memory report would read it.

@@ -7,8 +7,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
-#include "golden/cli/log_records.h"
-#include "golden/cli/process.h"
+#include "golden/cli/command_test.h"
 #include "golden/selftest/support.h"
 #include "models/model.h"
 #include "text.h"
@@ -17,7 +16,7 @@
 namespace megatron::testing {
 namespace {
 
-class EncoderTasks : public ::testing::Test {
+class EncoderTasks : public CommandTest {
  protected:
   void SetUp() override {
     write_word_vocabulary(place_ / "words", 160);
@@ -41,23 +40,6 @@ class EncoderTasks : public ::testing::Test {
                       "--threads 1 " +
                       more));
   }
-  Outcome succeed(const Words& line) const {
-    Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 0) << r.out << r.err;
-    return r;
-  }
-  void refused(const Words& line, const Words& parts) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 2) << r.out << r.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
-  }
-  std::vector<double> losses(const std::string& folder) const {
-    std::vector<double> all;
-    for (const Json& record : log_records(place_ / folder, "step"))
-      all.push_back(record["loss"].as_number());
-    return all;
-  }
   Json evaluated(const std::string& folder, const std::string& file) const {
     return Json::parse(
         succeed(with({"eval", "--load", folder, "--input", file, "--json"}, tokenizer_)).out);
@@ -77,7 +59,6 @@ class EncoderTasks : public ::testing::Test {
     }
   }
 
-  Workplace place_;
   const Words tokenizer_ = {"--tokenizer-model", "words"};
 };
 

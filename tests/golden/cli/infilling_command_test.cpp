@@ -2,14 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "golden/cli/log_records.h"
-#include "golden/cli/process.h"
+#include "golden/cli/command_test.h"
 #include "golden/selftest/support.h"
 
 namespace megatron::testing {
 namespace {
 
-class InfillingCommand : public ::testing::Test {
+class InfillingCommand : public CommandTest {
  protected:
   InfillingCommand() {
     for (const char* name : {"prose", "repos"})
@@ -36,21 +35,13 @@ class InfillingCommand : public ::testing::Test {
                       "--attention-dropout 0 --reset-attention-mask --reset-position-ids " +
                       more));
   }
-  std::vector<double> losses(const std::string& run) const {
-    std::vector<double> all;
-    for (const char* type : {"step", "validation"})
-      for (const Json& record : log_records(place_ / run, type))
-        all.push_back(record["loss"].as_number());
+  // Losses of the run's steps, then those of its validations.
+  std::vector<double> all_losses(const std::string& run) const {
+    std::vector<double> all = losses(run);
+    const std::vector<double> validations = losses(run, "validation");
+    all.insert(all.end(), validations.begin(), validations.end());
     return all;
   }
-  void refused(const Words& line, const Words& parts) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 2) << r.out << r.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
-  }
-
-  Workplace place_;
 };
 
 TEST_F(InfillingCommand, ABlendGoesOnInAnotherLayoutWithTheSameSamples) {
@@ -60,7 +51,7 @@ TEST_F(InfillingCommand, ABlendGoesOnInAnotherLayoutWithTheSameSamples) {
   const Outcome rest =
       place_.run(command("--micro-batch-size 1 --ranks 2 --save parts --load parts"));
   ASSERT_EQ(rest.code, 0) << rest.err;
-  const std::vector<double> expected = losses("whole"), parts = losses("parts");
+  const std::vector<double> expected = all_losses("whole"), parts = all_losses("parts");
   ASSERT_EQ(expected.size(), 8u);
   ASSERT_EQ(parts.size(), expected.size());
   for (size_t i = 0; i < parts.size(); ++i) EXPECT_NEAR(parts[i], expected[i], 1e-5) << i;
@@ -68,7 +59,7 @@ TEST_F(InfillingCommand, ABlendGoesOnInAnotherLayoutWithTheSameSamples) {
   Words plain = command("--micro-batch-size 2 --save plain");
   std::erase(plain, "--fim-data");
   ASSERT_EQ(place_.run(plain).code, 0);
-  EXPECT_NE(losses("plain")[0], expected[0]);
+  EXPECT_NE(all_losses("plain")[0], expected[0]);
   // A run that goes on without it says so.
   plain = command("--micro-batch-size 2 --save parts --load parts --train-iters 7");
   std::erase(plain, "--fim-data");

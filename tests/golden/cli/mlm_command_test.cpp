@@ -5,14 +5,13 @@
 #include <filesystem>
 
 #include "base/json.h"
-#include "golden/cli/log_records.h"
-#include "golden/cli/process.h"
+#include "golden/cli/command_test.h"
 #include "golden/selftest/support.h"
 
 namespace megatron::testing {
 namespace {
 
-class MaskedCommand : public ::testing::Test {
+class MaskedCommand : public CommandTest {
  protected:
   static std::string tokenizer() { return vectors("bert_dataset/data/wordpiece"); }
   static Words command(const std::string& more) {
@@ -30,14 +29,6 @@ class MaskedCommand : public ::testing::Test {
       all.push_back((key == "loss" ? record : record["metrics"])[key].as_number());
     return all;
   }
-  void refused(const Words& line, const Words& parts) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 2) << r.out << r.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
-  }
-
-  Workplace place_;
 };
 
 double mean(const std::vector<double>& v, size_t begin, size_t end) {

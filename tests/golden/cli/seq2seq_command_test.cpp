@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "golden/cli/log_records.h"
-#include "golden/cli/process.h"
+#include "golden/cli/command_test.h"
 #include "golden/selftest/support.h"
 
 namespace megatron::testing {
@@ -14,7 +13,7 @@ constexpr const char* kSmall = R"({"model_type": "t5", "vocab_size": 384, "d_mod
   "d_ff": 64, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "relu",
   "tie_word_embeddings": true, "dropout_rate": 0})";
 
-class PairCommand : public ::testing::Test {
+class PairCommand : public CommandTest {
  protected:
   PairCommand() {
     write_file(place_ / "t5.json", kSmall);
@@ -34,25 +33,6 @@ class PairCommand : public ::testing::Test {
                       "--lr-decay-style constant --lr 1e-2 " +
                       more));
   }
-  Outcome succeed(const Words& line) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 0) << r.out << r.err;
-    return r;
-  }
-  void refused(const Words& line, const Words& parts) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 2) << r.out << r.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
-  }
-  std::vector<double> losses(const std::string& folder) const {
-    std::vector<double> all;
-    for (const Json& record : log_records(place_ / folder, "step"))
-      all.push_back(record["loss"].as_number());
-    return all;
-  }
-
-  Workplace place_;
 };
 
 TEST_F(PairCommand, LearnsTargetsAndGoesOnInAnotherLayout) {

@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "golden/cli/log_records.h"
-#include "golden/cli/process.h"
+#include "golden/cli/command_test.h"
 #include "golden/selftest/support.h"
 
 namespace megatron::testing {
@@ -13,7 +12,7 @@ constexpr const char* kTiny = R"({"model_type": "t5", "vocab_size": 384, "d_mode
   "d_ff": 64, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu",
   "tie_word_embeddings": false, "dropout_rate": 0.1})";
 
-class SpanCommand : public ::testing::Test {
+class SpanCommand : public CommandTest {
  protected:
   SpanCommand() { write_file(place_ / "t5.json", kTiny); }
 
@@ -31,20 +30,6 @@ class SpanCommand : public ::testing::Test {
               "--log-interval 1 --lr-decay-style constant --lr 3e-3 " +
               more));
   }
-  std::vector<double> losses(const std::string& folder) const {
-    std::vector<double> all;
-    for (const Json& record : log_records(place_ / folder, "step"))
-      all.push_back(record["loss"].as_number());
-    return all;
-  }
-  void refused(const Words& line, const Words& parts) const {
-    const Outcome r = place_.run(line);
-    EXPECT_EQ(r.code, 2) << r.out << r.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err;
-  }
-
-  Workplace place_;
 };
 
 double mean_of(const std::vector<double>& v, size_t begin, size_t end) {
