@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "base/philox.h"
 
@@ -25,16 +26,17 @@ T largest_of(std::span<const T> scores) {
   constexpr size_t kLanes = 32;
   std::array<T, kLanes> most;
   most.fill(-std::numeric_limits<T>::infinity());
-  std::array<bool, kLanes> nan = {};
+  // As wide as a score, so that both are compared in one vector.
+  std::array<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>, kLanes> nan = {};
   const auto take = [&](size_t lane, T score) {
     most[lane] = score > most[lane] ? score : most[lane];
-    nan[lane] |= score != score;
+    nan[lane] |= score != score ? 1 : 0;
   };
   size_t i = 0;
   for (; i + kLanes <= scores.size(); i += kLanes)
     for (size_t lane = 0; lane < kLanes; ++lane) take(lane, scores[i + lane]);
   for (; i < scores.size(); ++i) take(0, scores[i]);
-  if (std::ranges::find(nan, true) != nan.end()) return std::numeric_limits<T>::quiet_NaN();
+  if (std::ranges::find(nan, 1) != nan.end()) return std::numeric_limits<T>::quiet_NaN();
   return *std::ranges::max_element(most);
 }
 
@@ -43,23 +45,66 @@ int32_t first_with(std::span<const T> scores, T score) {
   return static_cast<int32_t>(std::ranges::find(scores, score) - scores.begin());
 }
 
-// The ids with the `count` largest scores first, in no order but that the last of them is the least
-// likely; 0 < count.
+// The largest score of each of many groups of up to 64: group g has the scores with indices
+// kBlock * (g / kLanes) + g % kLanes + kLanes * i.
+template <class T>
+struct Groups {
+  static constexpr size_t kLanes = 32, kBlock = 64 * kLanes;
+
+  explicit Groups(std::span<const T> scores)
+      : most((scores.size() + kBlock - 1) / kBlock * kLanes, -std::numeric_limits<T>::infinity()) {
+    for (size_t begin = 0; begin < scores.size(); begin += kBlock) {
+      const auto block = scores.subspan(begin, std::min(kBlock, scores.size() - begin));
+      std::array<T, kLanes> top;
+      top.fill(-std::numeric_limits<T>::infinity());
+      size_t i = 0;
+      for (; i + kLanes <= block.size(); i += kLanes) {
+        for (size_t lane = 0; lane < kLanes; ++lane)
+          top[lane] = block[i + lane] > top[lane] ? block[i + lane] : top[lane];
+      }
+      for (size_t lane = 0; i + lane < block.size(); ++lane)
+        top[lane] = std::max(top[lane], block[i + lane]);
+      std::ranges::copy(top, most.begin() + static_cast<std::ptrdiff_t>(begin / kBlock * kLanes));
+    }
+  }
+
+  std::vector<T> most;
+};
+
+// Ids among which are those with the `count` largest scores.
+template <class T>
+std::vector<int32_t> likely_ids(std::span<const T> scores, size_t count) {
+  std::vector<int32_t> ids;
+  Groups<T> groups(scores);
+  if (count >= groups.most.size()) {
+    ids.resize(scores.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+  }
+  // At least `count` scores are as large as this, each in a group of its own.
+  std::vector<T> sorted = groups.most;
+  const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(count - 1);
+  std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+  for (size_t g = 0; g < groups.most.size(); ++g) {
+    if (groups.most[g] < *last) continue;
+    const size_t begin = g / groups.kLanes * groups.kBlock;
+    const size_t end = std::min(begin + groups.kBlock, scores.size());
+    for (size_t i = begin + g % groups.kLanes; i < end; i += groups.kLanes)
+      if (!(scores[i] < *last)) ids.push_back(static_cast<int32_t>(i));
+  }
+  return ids;
+}
+
+// The ids with the `count` largest scores, in no order; 0 < count. Of equal ones the lower.
 template <class T>
 std::vector<int32_t> select(std::span<const T> scores, size_t count) {
-  constexpr size_t kFew = 64;  // a small part is one in this many
-  std::vector<int32_t> ids(scores.size());
-  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<int32_t> ids = likely_ids(scores, count);
   const auto before = [&](int32_t a, int32_t b) {
     const T x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
     return x > y || (x == y && a < b);
   };
-  const auto end = ids.begin() + static_cast<std::ptrdiff_t>(count);
-  if (count < ids.size() / kFew) {
-    std::partial_sort(ids.begin(), end, ids.end(), before);  // reads most ids only once
-  } else {
-    std::nth_element(ids.begin(), end - 1, ids.end(), before);
-  }
+  std::nth_element(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count - 1), ids.end(),
+                   before);
   ids.resize(count);
   return ids;
 }
@@ -145,21 +190,24 @@ std::vector<double> process(std::span<const float> logits, const TextSoFar& text
 }
 
 // In order of id.
-std::vector<Candidate> weigh(std::span<const double> scores, double largest,
+template <class T>
+std::vector<Candidate> weigh(std::span<const T> scores, double largest,
                              const SamplingOptions& options) {
   const auto k = static_cast<size_t>(options.top_k);
-  int32_t last_id = 0;
-  double last = kNever;  // score of the least likely token that top_k keeps
-  if (k > 0 && k < scores.size()) {
-    last_id = select(scores, k).back();
-    last = scores[static_cast<size_t>(last_id)];
+  const bool all = k == 0 || k >= scores.size();
+  std::vector<int32_t> ids;
+  if (!all) {
+    ids = select(scores, k);
+    std::ranges::sort(ids);
   }
+  const size_t count = all ? scores.size() : k;
   std::vector<Candidate> candidates;
-  candidates.reserve(last == kNever ? scores.size() : k);
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const auto id = static_cast<int32_t>(i);
-    if (scores[i] == kNever || scores[i] < last || (scores[i] == last && id > last_id)) continue;
-    candidates.push_back({id, std::exp((scores[i] - largest) / options.temperature)});
+  candidates.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t id = all ? static_cast<int32_t>(i) : ids[i];
+    const double score = scores[static_cast<size_t>(id)];
+    if (score == kNever) continue;
+    candidates.push_back({id, std::exp((score - largest) / options.temperature)});
   }
   return candidates;
 }
@@ -203,23 +251,29 @@ void cut_by_share(std::vector<Candidate>& candidates, double top_p) {
   std::erase_if(candidates, [&](const Candidate& c) { return before(last, c); });
 }
 
+// The candidates among tokens with these scores, in order of id.
+template <class T>
+std::vector<Candidate> candidates_among(std::span<const T> scores, T largest,
+                                        const SamplingOptions& options) {
+  if (options.temperature == 0) return {{first_with(scores, largest), 1}};
+  std::vector<Candidate> candidates = weigh(scores, largest, options);
+  if (options.top_p < 1) cut_by_share(candidates, options.top_p);
+  if (options.min_p > 0)
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < options.min_p; });
+  return candidates;
+}
+
 // The candidates from which draw() samples, in order of id.
 std::vector<Candidate> candidates_of(std::span<const float> logits, const TextSoFar& text,
                                      const SamplingOptions& options) {
   MG_ASSERT(!logits.empty() && text.prompt <= text.tokens.size());
   MG_ASSERT(text.allowed.empty() || text.allowed.size() * 64 >= logits.size());
   const float largest_logit = checked_largest(logits);
-  const bool greedy = options.temperature == 0;
-  if (greedy && !changes_logits(text, options)) return {{first_with(logits, largest_logit), 1}};
+  if (!changes_logits(text, options)) return candidates_among(logits, largest_logit, options);
   const std::vector<double> scores = process(logits, text, options);
   const double largest = largest_of(std::span(scores));
   if (largest == kNever) fail_with_nothing_allowed(logits.size(), text, options);
-  if (greedy) return {{first_with(std::span(scores), largest), 1}};
-  std::vector<Candidate> candidates = weigh(scores, largest, options);
-  if (options.top_p < 1) cut_by_share(candidates, options.top_p);
-  if (options.min_p > 0)
-    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < options.min_p; });
-  return candidates;
+  return candidates_among(std::span(scores), largest, options);
 }
 
 }  // namespace
