@@ -6,8 +6,9 @@
 
 #include "kernels/cpu/attention/bias.h"
 #include "kernels/cpu/attention/blocks.h"
+#include "kernels/cpu/attention/keys_ahead.h"
+#include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/few_rows.h"
-#include "kernels/cpu/rows_ahead.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
@@ -173,40 +174,38 @@ class PackedTile {
   int64_t value_panel_;
 };
 
-// The same for few rows, which read keys and values in place. Keys that no row sees are skipped:
-// their scores are undefined and their weights zero.
+// The same for few rows, which read keys and values in place, while those after them are
+// prefetched. Keys that no row sees are skipped: their scores are undefined and their weights zero.
 class UnpackedTile {
  public:
   UnpackedTile(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
-               int64_t first, int64_t keys, const TilePlace& place)
+               int64_t first, int64_t keys, const TilePlace& place,
+               const FunctionRef<void(int64_t)>& prefetch)
       : sizes_(sizes),
         rows_(place.rows),
         first_(first),
         count_(keys),
+        paged_(args.block_table.defined()),
         keys_(args.k, args.block_table, rows.sample, rows.key_head),
-        values_(args.v, args.block_table, rows.sample, rows.key_head) {}
+        values_(args.v, args.block_table, rows.sample, rows.key_head),
+        prefetch_(prefetch) {}
   void score(Workspace& work) const {
-    values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
-      const MatrixRows rows = values_.from(first_ + at);
-      const int64_t size = size_of(rows.type);
-      RowsAhead values(rows.base, part, sizes_.value.elements * size, rows.stride * size);
-      values.lines(values.all());
-    });
-    keys_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
+    for_parts([&](int64_t at, int64_t part) {
+      // A page holds whole panels of keys; products of a whole one are faster.
       few_rows_product_nt(sizes_.kind, {.m = rows_,
-                                        .n = part,
+                                        .n = paged_ ? kPanel : part,
                                         .elements = sizes_.key.elements,
                                         .a = work.queries,
                                         .a_row = sizes_.key.words,
                                         .b = keys_.from(first_ + at),
                                         .c = floats(work.scores) + at,
                                         .ldc = kKeyColumns,
-                                        .accumulate = false});
+                                        .accumulate = false,
+                                        .meanwhile = &prefetch_});
     });
   }
-  // Pages hold whole pairs of keys, so a sum can continue in the next page.
   void add_values(const uint32_t* weights, Workspace& work) const {
-    values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
+    for_parts([&](int64_t at, int64_t part) {
       few_rows_product_nn(sizes_.kind, {.m = rows_,
                                         .n = sizes_.value.elements,
                                         .elements = part,
@@ -215,20 +214,31 @@ class UnpackedTile {
                                         .b = values_.from(first_ + at),
                                         .c = floats(work.output),
                                         .ldc = sizes_.value.columns,
-                                        .accumulate = true});
+                                        .accumulate = true,
+                                        .meanwhile = &prefetch_});
     });
   }
 
  private:
+  static_assert(kPageKeys % kPanel == 0 && kPanel % kChainCut == 0);
+
+  // Calls f(offset, count) for parts within one page each.
+  template <class F>
+  void for_parts(F f) const {
+    for (int64_t at = 0; at < count_; at += kPanel) f(at, std::min(kPanel, count_ - at));
+  }
+
   const AttentionSizes& sizes_;
   int64_t rows_, first_, count_;
+  bool paged_;
   KeyRows keys_, values_;
+  const FunctionRef<void(int64_t)>& prefetch_;
 };
 
 // Computes the rows of `block` by online softmax over the blocks of keys in ascending order.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
             const PackedKeys& packed, const HeadBias& bias, const RowBlock& block, int thread,
-            Workspace& work) {
+            const FunctionRef<void(int64_t)>& prefetch, Workspace& work) {
   const int64_t head = block.sample * sizes.kv_heads + block.key_head;
   pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
             block.rows, sizes.kind, work.queries);
@@ -261,7 +271,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
     if (unpacked) {
       place.rows = block.count;
       const int64_t seen = places.reachable(block.sample, b).reachable;
-      tile(UnpackedTile(args, sizes, block, b * kKeyColumns + place.first, seen, place));
+      tile(UnpackedTile(args, sizes, block, b * kKeyColumns + place.first, seen, place, prefetch));
     } else {
       tile(PackedTile(sizes, packed.block(head, b, thread), b, place));
     }
@@ -300,6 +310,13 @@ void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlo
               block.count, floats(work.output), sizes.value.columns, factors);
 }
 
+// Key heads that a thread attends to one after the other if it reads keys in place. Only the first
+// of them waits for memory, but threads must share the heads evenly.
+int64_t heads_at_once(int64_t heads, int64_t threads) {
+  constexpr int64_t kParts = 4;
+  return std::max<int64_t>(1, heads / (kParts * threads));
+}
+
 }  // namespace
 
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
@@ -325,15 +342,25 @@ void attention(const AttentionArgs& args, Stream& stream) {
   const KeyPlaces places(sizes, scratch.positions);
   const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
   const HeadBias bias(args.bias, scratch.bias, stream);
-  const int64_t blocks = sizes.row_blocks();
-  stream.pool().parallel_for(sizes.batch * sizes.kv_heads * blocks, [&](int64_t index, int thread) {
-    const int64_t head = index / blocks;
-    // Starts with the last rows: under a causal mask they see the most keys.
-    const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
-                         blocks - 1 - index % blocks);
+  const int64_t blocks = sizes.row_blocks(), all = sizes.batch * sizes.kv_heads * blocks;
+  const bool unpacked = reads_unpacked(sizes, args.k.dtype());
+  const int64_t run = unpacked ? heads_at_once(all, stream.pool().size()) : 1;
+  stream.pool().parallel_for(ceil_div(all, run), [&](int64_t part, int thread) {
+    const int64_t begin = part * run, end = std::min(begin + run, all);
+    const KeepTiles keep_tiles;
+    KeysAhead ahead(args, sizes, begin, unpacked ? end : begin);
+    ahead.block();
+    const auto prefetch = [&](int64_t lines) { ahead.lines(lines); };
+    const FunctionRef<void(int64_t)> prefetch_ref = prefetch;
     Workspace work(sizes, args.bias.defined(), scratch.tiles->data() + thread * scratch.tile_bytes);
-    attend(args, sizes, places, packed, bias, block, thread, work);
-    finish(args, sizes, block, work);
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t head = index / blocks;
+      // Starts with the last rows: under a causal mask they see the most keys.
+      const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
+                           blocks - 1 - index % blocks);
+      attend(args, sizes, places, packed, bias, block, thread, prefetch_ref, work);
+      finish(args, sizes, block, work);
+    }
   });
 }
 

@@ -131,7 +131,9 @@ class AmxBlock {
                                  .ldc = kSumStride,
                                  .n = round_up(block_.n, kPanel),
                                  .accumulate = k > 0},
-                                strip.m, words(WordKind::bf16_amx, slice.size()), tiles_, [&] {
+                                strip.m, words(WordKind::bf16_amx, slice.size()), tiles_,
+                                [&](int quarter) {
+                                  if (quarter > 0) return;
                                   rows.lines(share);
                                   results.lines(result_share);
                                 });

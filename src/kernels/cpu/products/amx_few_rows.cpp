@@ -88,12 +88,14 @@ class AmxFewRows {
     return b_at(p_, right, k);
   }
 
-  // Prefetches the next rows of b meanwhile.
+  // Prefetches the next rows of b meanwhile, a quarter of a step's at a time: many at once would
+  // fill the buffers that the loads of tiles need as well.
   void multiply(int64_t j, const Range& part) {
     const int64_t rows = std::min(kAmxStrip, block_.n - j), stride = p_.ldb * 2;
     const int64_t whole = part.size() / kStepElements * kStepElements;
-    const int64_t steps = std::max<int64_t>(1, whole / kStepElements * (columns_ / kPanel));
-    const int64_t after = std::min(kAmxStrip, block_.n - j - rows);
+    const int64_t steps = std::max<int64_t>(1, 4 * whole / kStepElements * (columns_ / kPanel));
+    // After the last rows of the block, those of the next one.
+    const int64_t after = std::min(kAmxStrip, p_.n - block_.j - j - rows);
     RowsAhead next(rows_at(j + rows, part.begin), after, part.size() * 2, stride);
     const int64_t share = ceil_div(next.all(), steps);
     amx::Strip strip{.a = reinterpret_cast<const uint32_t*>(rows_at(j, part.begin)),
@@ -107,7 +109,7 @@ class AmxFewRows {
                      .ldc = stride_,
                      .n = columns_,
                      .accumulate = part.begin > 0};
-    amx::multiply_words<false>(strip, rows, whole / 2, tiles_, [&] { next.lines(share); });
+    amx::multiply_words<false>(strip, rows, whole / 2, tiles_, [&](int) { next.lines(share); });
     if (whole == part.size()) return;
     // Memory after the end of a row must not enter the product.
     alignas(64) uint32_t ends[kAmxStrip * amx::kRowWords] = {};
@@ -121,7 +123,7 @@ class AmxFewRows {
     strip.a_row = amx::kRowWords;
     strip.a_below = amx::kRows * amx::kRowWords;
     amx::multiply_words<false>(strip, rows, words(WordKind::bf16_amx, part.size() - whole), tiles_,
-                               [] {});
+                               [](int) {});
   }
 
   const Problem& p_;

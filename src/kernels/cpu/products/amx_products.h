@@ -1,8 +1,7 @@
-// The products of kernels/cpu/products/tiles.h and few_rows.h for words bf16_amx. The processor
-// must have AVX-512 as well as AMX.
+// The products of kernels/cpu/products/tiles.h for words bf16_amx. The processor must have AVX-512
+// as well as AMX.
 #pragma once
 
-#include "kernels/cpu/products/few_rows.h"
 #include "kernels/cpu/products/tiles.h"
 
 namespace megatron::kernels::cpu {
@@ -14,7 +13,14 @@ inline constexpr int64_t kAmxStrip = 32;
 inline constexpr int64_t kAmxTurnedWords = 128;
 
 void tile_product_amx(const TileProduct& product);
-void few_rows_product_nt_amx(const FewRowsProduct& product);
-void few_rows_product_nn_amx(const FewRowsProduct& product);
+
+// While an object lives, the calling thread keeps its tile configuration from one product to the
+// next, which is faster if many small products have the same shapes.
+class KeepTiles {
+ public:
+  KeepTiles();
+  KeepTiles(const KeepTiles&) = delete;
+  ~KeepTiles();
+};
 
 }  // namespace megatron::kernels::cpu

@@ -13,22 +13,30 @@ namespace megatron::kernels::cpu::amx {
 inline constexpr int kSums00 = 0, kSums01 = 1, kSums10 = 2, kSums11 = 3;
 inline constexpr int kRows0 = 4, kRows1 = 5, kColumns0 = 6, kColumns1 = 7;
 
-// Tile configuration of a call, loaded again only if a shape changes.
+struct TileConfiguration {
+  int64_t holders = 0;  // objects of Tiles
+  int64_t rows = 0, words = 0, columns = 0;
+};
+
+// The tile configuration of a thread, loaded again only if a shape changes, since that takes as
+// long as some ten products of tiles. It lasts as long as the thread has objects of this class.
 class Tiles {
  public:
-  Tiles() = default;
+  Tiles() { hold(); }
   Tiles(const Tiles&) = delete;
-  ~Tiles() {
-    if (rows_ > 0) release();
+  ~Tiles() { let_go(); }
+  static void hold() { ++now_.holders; }
+  static void let_go() {
+    if (--now_.holders > 0 || now_.rows == 0) return;
+    release();
+    now_ = {};
   }
 
   // Configures products of up to 32 `rows` rows of `words` words with two tiles of `columns`
   // columns, whose second operand has `words` rows.
   void shape(int64_t rows, int64_t words, int64_t columns = kRows) {
-    if (rows == rows_ && words == words_ && columns == columns_) return;
-    rows_ = rows;
-    words_ = words;
-    columns_ = columns;
+    if (rows == now_.rows && words == now_.words && columns == now_.columns) return;
+    now_ = {.holders = now_.holders, .rows = rows, .words = words, .columns = columns};
     const int64_t first = std::min(rows, kRows), second = rows - first;
     Shapes shapes;
     shapes.set(kSums00, first, columns);
@@ -43,7 +51,7 @@ class Tiles {
   }
 
  private:
-  int64_t rows_ = 0, words_ = 0, columns_ = 0;
+  static inline thread_local TileConfiguration now_;
 };
 
 // c [32,n] = a b + (accumulate ? c : 0) for up to 32 rows and whole panels of columns, over steps
@@ -79,17 +87,16 @@ class StripProduct {
         c_stride_(strip.ldc * 4),
         below_(kRows * strip.ldc) {}
 
-  // Calls meanwhile() at every step, to prefetch memory.
+  // Calls meanwhile(0) to meanwhile(3) at every step, between the instructions for tiles, to
+  // prefetch memory.
   template <class F>
   void run(F meanwhile) {
     const int64_t ahead = s_.accumulate && s_.steps >= kLong ? kRows * 2 / (s_.steps - 1) + 1 : 0;
     for (int64_t j = 0; j < s_.n; j += kPanel) {
-      begin(j, s_.b + j / kPanel * s_.panel);
-      meanwhile();
+      begin(j, s_.b + j / kPanel * s_.panel, meanwhile);
       for (int64_t step = 1; step < s_.steps; ++step) {
         prefetch_sums(j + kPanel, (step - 1) * ahead, ahead);
-        meanwhile();
-        multiply_step();
+        multiply_step(meanwhile);
       }
     }
     float* const c = last_;
@@ -115,21 +122,28 @@ class StripProduct {
     s_.accumulate ? load<kTile>(c + offset, c_stride_) : zero<kTile>();
   }
 
-  void begin(int64_t j, const uint32_t* b) {
+  template <class F>
+  void begin(int64_t j, const uint32_t* b, F& meanwhile) {
     float* const c = s_.c + j;
     a_ = s_.a;
     b_ = b;
     load_columns<kColumns0>(b_);
     load<kRows0>(a_, a_stride_);
     exchange<kSums00>(c, 0);
+    meanwhile(0);
     multiply<kSums00, kRows0, kColumns0>();
     load_columns<kColumns1>(b_ + kRows);
     exchange<kSums01>(c, kRows);
+    meanwhile(1);
     multiply<kSums01, kRows0, kColumns1>();
+    meanwhile(2);
     if constexpr (kTwo) {
       load<kRows1>(a_ + s_.a_below, a_stride_);
       exchange<kSums10>(c, below_);
       multiply<kSums10, kRows1, kColumns0>();
+    }
+    meanwhile(3);
+    if constexpr (kTwo) {
       exchange<kSums11>(c, below_ + kRows);
       multiply<kSums11, kRows1, kColumns1>();
     }
@@ -137,17 +151,22 @@ class StripProduct {
     next_step();
   }
 
-  void multiply_step() {
+  template <class F>
+  void multiply_step(F& meanwhile) {
+    meanwhile(0);
     load_columns<kColumns0>(b_);
     load<kRows0>(a_, a_stride_);
     multiply<kSums00, kRows0, kColumns0>();
+    meanwhile(1);
     load_columns<kColumns1>(b_ + kRows);
     multiply<kSums01, kRows0, kColumns1>();
+    meanwhile(2);
     if constexpr (kTwo) {
       load<kRows1>(a_ + s_.a_below, a_stride_);
       multiply<kSums10, kRows1, kColumns0>();
-      multiply<kSums11, kRows1, kColumns1>();
     }
+    meanwhile(3);
+    if constexpr (kTwo) multiply<kSums11, kRows1, kColumns1>();
     next_step();
   }
   void next_step() {
@@ -184,7 +203,7 @@ void multiply_words(Strip strip, int64_t rows, int64_t words, Tiles& tiles, F me
   };
   const int64_t whole = words / kRowWords, left = words % kRowWords;
   if (whole > 0) run(whole, kRowWords, meanwhile);
-  if (left > 0) run(1, left, [] {});
+  if (left > 0) run(1, left, [](int) {});
 }
 
 }  // namespace megatron::kernels::cpu::amx

@@ -5,7 +5,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
-#include "kernels/cpu/products/amx_products.h"
+#include "kernels/cpu/products/few_rows_amx.h"
 #include "kernels/cpu/products/few_rows_avx2.h"
 #include "kernels/cpu/products/transpose16.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -75,6 +75,7 @@ struct Rows {
 
 // Rows [j, j + 16) of b, as far as they exist.
 RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
+  if (p.meanwhile != nullptr) return {};
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   return RowsAhead(p.b.base + j * stride, std::clamp<int64_t>(p.n - j, 0, kLanes),
                    p.elements * size, stride);
@@ -298,6 +299,12 @@ void with_form(WordKind kind, DType type, F f) {
   f(std::integral_constant<Form, f32>());
 }
 
+// Lets the caller prefetch as many lines as the product reads of b's rows.
+void prefetch_all(const FewRowsProduct& p, int64_t rows, int64_t elements) {
+  if (p.meanwhile != nullptr)
+    (*p.meanwhile)(rows* ceil_div(elements * size_of(p.b.type), kLineBytes));
+}
+
 }  // namespace
 
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
@@ -309,6 +316,7 @@ bool takes_few_rows(WordKind kind, DType type, int64_t m) {
 
 void few_rows_product_nt(WordKind kind, const FewRowsProduct& product) {
   if (kind == WordKind::bf16_amx) return few_rows_product_nt_amx(product);
+  prefetch_all(product, product.n, product.elements);
   if (kind == WordKind::f32 && tile_set() == TileSet::avx2)
     return few_rows_product_nt_avx2(product);
   with_form(kind, product.b.type, [&](auto form) { product_of<form()>(product); });
@@ -316,6 +324,7 @@ void few_rows_product_nt(WordKind kind, const FewRowsProduct& product) {
 
 void few_rows_product_nn(WordKind kind, const FewRowsProduct& product) {
   if (kind == WordKind::bf16_amx) return few_rows_product_nn_amx(product);
+  prefetch_all(product, product.elements, product.n);
   if (kind == WordKind::f32 && tile_set() == TileSet::avx2)
     return few_rows_product_nn_avx2(product);
   with_form(kind, product.b.type, [&](auto form) { nn_product<form()>(product); });

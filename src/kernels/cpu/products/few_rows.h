@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/function_ref.h"
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/products/tiles.h"
 
@@ -21,6 +22,10 @@ struct FewRowsProduct {
   float* c;
   int64_t ldc;
   bool accumulate;
+  int64_t after = 0;  // rows that follow b and are read next
+  // If given, the caller prefetches b, and this is called between instructions, with numbers of
+  // lines that add up to those read, to prefetch what is read later. Some kinds call it once.
+  const FunctionRef<void(int64_t lines)>* meanwhile = nullptr;
 };
 
 inline constexpr int64_t kFewRows = 8;

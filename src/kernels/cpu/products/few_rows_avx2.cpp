@@ -71,6 +71,7 @@ struct Rests {
 
 // Rows [j, j + 16) of b, as far as they exist.
 RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
+  if (p.meanwhile != nullptr) return {};
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   return RowsAhead(p.b.base + j * stride, std::clamp<int64_t>(p.n - j, 0, kRows), p.elements * size,
                    stride);

@@ -111,6 +111,7 @@ class PanelProduct {
   // Packs only a.
   void run_few_rows() {
     const int64_t step = kGroup * kDepth / block_.m / kDepth * kDepth * per_word();
+    const int64_t rows_after = p_.n - block_.j - block_.n;
     for (int64_t k = 0; k < block_.depth; k += step) {
       const Slice slice{k, std::min(step, block_.depth - k)};
       pack_rows(block_, slice);
@@ -122,7 +123,8 @@ class PanelProduct {
                                   .b = {b_at(p_, block_, k), p_.ldb, p_.in},
                                   .c = sums_,
                                   .ldc = stride_,
-                                  .accumulate = k > 0});
+                                  .accumulate = k > 0,
+                                  .after = k + step < block_.depth ? 0 : rows_after});
     }
     store(block_, sums_);
   }
@@ -364,8 +366,13 @@ void compute(const Problem& p, Stream& stream) {
   const WordKind kind = word_kind(p.in, bf16_products());
   const bool panels = !in_double(p) && p.k > 0;
   const Blocks blocks(p, panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64});
-  stream.pool().parallel_for(blocks.count_all(),
-                             [&](int64_t index, int) { run(p, blocks[index], kind); });
+  const auto run_block = [&](int64_t index, int) { run(p, blocks[index], kind); };
+  // A thread that reads a weight in place goes on to the block whose rows it has prefetched.
+  if (kind == WordKind::bf16_amx && panels && most_rows(p) <= kFewAmxRows) {
+    stream.pool().parallel_shares(blocks.count_all(), run_block);
+  } else {
+    stream.pool().parallel_for(blocks.count_all(), run_block);
+  }
 }
 
 }  // namespace megatron::kernels::cpu
