@@ -36,8 +36,8 @@ inline double tensor_metric(double difference_norm, double reference_norm, doubl
 // fp64: sums of up to 1e8 terms in another order, sqrt(1e8) u = 1.1e-12, times 100 for the
 // condition of a deep model.
 inline constexpr double kLayoutFp64 = 1e-10;
-// fp32, DP, TP, SP, ETP, micro-batch: only sums are split differently; sqrt(1e3) terms u = 1.9e-6,
-// times 2.5 for the layers.
+// fp32, DP, TP, SP, ETP, micro-batch, and on a GPU feed-forward blocks in chunks: only sums are
+// split differently; sqrt(1e3) terms u = 1.9e-6, times 2.5 for the layers.
 inline constexpr double kLayoutFp32 = 5e-6;
 
 // Backward in fp64 against central differences with a step of h = 1e-5. The step leaves h^2 / 6 =

@@ -65,6 +65,11 @@ class LayoutMatrix {
   std::vector<MatrixRow> rows_;
 };
 
+// The layout whose bits another must have on this device: the same ranks without stages, sharding
+// and options that do not change any bit. On a GPU feed-forward blocks stay in chunks, whose
+// products have other shapes: cuBLASLt may choose algorithms for these that add in another order.
+Layout plain_layout(const Layout& layout, DeviceKind device);
+
 // Selects the runs of a row.
 enum class Precisions { all, fp64, fp32 };
 
