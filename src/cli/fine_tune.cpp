@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/training_command.h"
@@ -18,6 +20,7 @@ void complete(settings::TrainSettings& s) {
   settings::CheckpointSettings& c = s.checkpoint;
   if (s.run.model && !c.pretrained_checkpoint) {
     c.pretrained_checkpoint = s.run.model;
+    c.pretrained_flag = "--model";
     s.run.model.reset();
   }
   if (c.save && !c.load) c.load = c.save;
@@ -41,6 +44,8 @@ models::ModelFacts shown_facts(const settings::TrainSettings& s,
 
 int show(const settings::TrainSettings& s, int64_t count) {
   const auto& directory = s.checkpoint.pretrained_checkpoint;
+  MG_CHECK(!directory || std::filesystem::exists(*directory), "{} {} does not exist",
+           s.checkpoint.pretrained_flag, directory.value_or(""));
   settings::TokenizerSettings flags = s.data;
   if (!flags.tokenizer_model && directory) flags.tokenizer_model = directory;
   MG_CHECK(flags.tokenizer_model.has_value(),

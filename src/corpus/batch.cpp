@@ -151,10 +151,10 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
 namespace {
 
 void check_range(const std::vector<int32_t>& values, int64_t end, std::string_view what,
-                 std::string_view limit) {
+                 std::string_view limit, int64_t begin = 0) {
   for (const int32_t v : values) {
-    MG_CHECK(v >= 0 && v < end, "{} {} is outside [0, {}): the data does not match {}", what, v,
-             end, limit);
+    MG_CHECK(v >= begin && v < end, "{} {} is outside [{}, {}): the data does not match {}", what,
+             v, begin, end, limit);
   }
 }
 
@@ -441,7 +441,7 @@ void DeviceBatch::fill_inputs(const HostBatch& host, const models::Model& model)
   check_range(host.tokens, model->vocab_size(), "token id",
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, model->max_position_embeddings(), "position",
-              "--max-position-embeddings");
+              "--max-position-embeddings", model->facts().position_offset > 0 ? -1 : 0);
   if (model->facts().token_types > 0)
     check_range(host.token_types, model->facts().token_types, "token type",
                 "the model's types (type_vocab_size)");

@@ -19,7 +19,9 @@ struct HostBatch {
   // The texts that the encoder of an encoder-decoder reads, one for each sequence, without labels
   // and masks; or null.
   std::shared_ptr<const HostBatch> encoder;
-  std::vector<int32_t> tokens, positions, labels;  // [B*S]
+  // [B*S]. The position -1 is that of padding in a table whose texts begin behind it
+  // (ModelFacts::position_offset); other tables have none.
+  std::vector<int32_t> tokens, positions, labels;
   std::vector<int32_t> token_types;  // [B*S]: index in the model's table of types; empty: 0
   std::vector<double>
       targets;  // [B*S]: what scores are compared with, or an objective reads; or none

@@ -11,16 +11,19 @@ std::vector<double> embedding_factors(const HostBatch& batch, int64_t mask_token
   std::vector<double> factors(whole.tokens.size());
   for (size_t begin = 0, end = 0; begin < factors.size(); begin = end) {
     int64_t tokens = 0, masks = 0;  // without hidden ones, which are behind the segment's end
+    const auto hidden = [&](size_t t) {
+      return !ends.empty() && static_cast<int32_t>(t % length) > ends[begin];
+    };
     for (end = begin; end < factors.size(); ++end) {
       const bool other =
           end > begin && (end % length == 0 || (!starts.empty() && starts[end] != starts[begin]));
       if (other) break;
-      if (!ends.empty() && static_cast<int32_t>(end % length) > ends[begin]) continue;
+      if (hidden(end)) continue;
       tokens += 1;
       masks += whole.tokens[end] == mask_token ? 1 : 0;
     }
     for (size_t t = begin; t < end; ++t)
-      if (whole.tokens[t] != mask_token && masks < tokens)
+      if (whole.tokens[t] != mask_token && masks < tokens && !hidden(t))
         factors[t] = models::embedding_factor(tokens, masks);
   }
   const std::span<const int32_t> indices = batch.indices();

@@ -48,30 +48,38 @@ std::vector<std::string_view> family_names() {
 
 namespace {
 
-Model with_adapter(const Model& model, const Json& config, int64_t new_scores) {
+// The model with the head of `new_scores` labels that an adapter brings; 0: it brings none.
+Model with_new_head(const Model& model, const Json& config, const Json& adapter,
+                    int64_t new_scores) {
+  if (new_scores == 0 || model->score_labels() > 0) return model;
+  ScoreHead head;
+  for (int64_t i = 0; i < new_scores; ++i) head.label_names.push_back(fmt::format("LABEL_{}", i));
+  const Json* task = adapter.is_object() ? adapter.find("task_type") : nullptr;
+  if (task != nullptr && *task == Json("TOKEN_CLS")) head.scored = ScoredTokens::each_token;
+  if (task != nullptr && *task == Json("QUESTION_ANS")) {
+    head.scored = ScoredTokens::span;
+    if (new_scores == 2) head.label_names = {"start", "end"};
+  }
+  const Json* problem = config.find("problem_type");
+  head.multi_label = problem != nullptr && *problem == Json("multi_label_classification");
+  const Json* padding = config.find("pad_token_id");
+  if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
+  return model->with({.score_head = std::move(head)});
+}
+
+enum class Part { model, base };  // what is wanted of an adapter's directory
+
+Model with_adapter(const Model& model, const Json& config, int64_t new_scores, Part part) {
   const Json* adapter = config.find(checkpoint::kAdapterConfig);
   if (adapter == nullptr) return model;
-  if (new_scores > 0 && model->score_labels() == 0) {
-    ScoreHead head;
-    for (int64_t i = 0; i < new_scores; ++i) head.label_names.push_back(fmt::format("LABEL_{}", i));
-    const Json* task = adapter->is_object() ? adapter->find("task_type") : nullptr;
-    if (task != nullptr && *task == Json("TOKEN_CLS")) head.scored = ScoredTokens::each_token;
-    if (task != nullptr && *task == Json("QUESTION_ANS")) {
-      head.scored = ScoredTokens::span;
-      if (new_scores == 2) head.label_names = {"start", "end"};
-    }
-    const Json* problem = config.find("problem_type");
-    head.multi_label = problem != nullptr && *problem == Json("multi_label_classification");
-    const Json* padding = config.find("pad_token_id");
-    if (padding != nullptr && padding->is_integer()) head.padding = padding->as_integer();
-    return with_adapter(model->with({.score_head = std::move(head)}), config, 0);
-  }
-  return model->with({.adapter = std::make_shared<const LoraConfig>(
-                          lora_from_json(*adapter, std::string(checkpoint::kAdapterConfig)))});
+  const Model base = with_new_head(model, config, *adapter, new_scores);
+  if (part == Part::base) return base;
+  return base->with({.adapter = std::make_shared<const LoraConfig>(
+                         lora_from_json(*adapter, std::string(checkpoint::kAdapterConfig)))});
 }
 
 // new_scores: of a head that an adapter brings, if its model has none; 0: it brings none.
-Model read_model(const Json& config, int64_t new_scores) {
+Model read_model(const Json& config, int64_t new_scores, Part part) {
   const Json* named = config.is_object() ? config.find("model_type") : nullptr;
   MG_CHECK(named != nullptr, "config.json has no model_type; supported: {}",
            fmt::join(family_names(), ", "));
@@ -80,13 +88,13 @@ Model read_model(const Json& config, int64_t new_scores) {
     if (family->name == type)
       return with_adapter(decoder_model(read_config(*family, config), *family, form_of(config))
                               ->with({.prediction = PredictionChange{}}),
-                          config, new_scores);
+                          config, new_scores, part);
   fail("config.json has model_type '{}'; supported: {}", type, fmt::join(family_names(), ", "));
 }
 
-Model model_of_config(const Json& config, const std::string& path, int64_t new_scores) {
+Model model_of_config(const Json& config, const std::string& path, int64_t new_scores, Part part) {
   try {
-    return read_model(config, new_scores);
+    return read_model(config, new_scores, part);
   } catch (const Error& error) {
     constexpr std::string_view kFile = "config.json";
     const std::string text = error.what();
@@ -94,13 +102,7 @@ Model model_of_config(const Json& config, const std::string& path, int64_t new_s
   }
 }
 
-}  // namespace
-
-Model model_from_config_json(const Json& config, const std::string& path) {
-  return model_of_config(config, path, 0);
-}
-
-Model model_of(const checkpoint::ModelDirectory& directory) {
+Model part_of(const checkpoint::ModelDirectory& directory, Part part) {
   // PEFT does not say how many labels the head has that is saved with an adapter. These are the
   // names of heads in transformers' classes.
   int64_t labels = 0;
@@ -109,7 +111,21 @@ Model model_of(const checkpoint::ModelDirectory& directory) {
         directory.find(std::string(checkpoint::kAdapterPrefix) + name + ".weight");
     if (head != nullptr && head->shape.rank() == 2) labels = head->shape[0];
   }
-  return model_of_config(directory.config(), directory.base_path() + "/config.json", labels);
+  return model_of_config(directory.config(), directory.base_path() + "/config.json", labels, part);
+}
+
+}  // namespace
+
+Model model_from_config_json(const Json& config, const std::string& path) {
+  return model_of_config(config, path, 0, Part::model);
+}
+
+Model model_of(const checkpoint::ModelDirectory& directory) {
+  return part_of(directory, Part::model);
+}
+
+Model base_model_of(const checkpoint::ModelDirectory& directory) {
+  return part_of(directory, Part::base);
 }
 
 Model model_from_directory(const std::string& directory) {

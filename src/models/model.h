@@ -211,6 +211,8 @@ Model without_adapter(const Model& model);
 // The model of an open directory, with the adapter if it is one, and with the head (LABEL_0, ...)
 // that the adapter brings.
 Model model_of(const checkpoint::ModelDirectory& directory);
+// The same without the adapter, whose configuration is not read.
+Model base_model_of(const checkpoint::ModelDirectory& directory);
 // Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs
 // it if it is above the model's own. 0 keeps the model as it is.
 Model with_context_length(const Model& model, int64_t length);

@@ -50,6 +50,13 @@ void whole_rows_dgrad(Backward& backward) {
   backward.set(0, sum);
 }
 
+void gather_rows_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& dy = backward.gradient(0);
+  const Slice rows = backward.attributes<TensorParallel>().tokens(dy.size(0));
+  backward.set(0, dy.slice(0, rows.global_begin, rows.size));
+}
+
 void gather_columns_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   backward.set(
@@ -134,6 +141,14 @@ Var whole_rows(Tape& tape, const Var& x, const TensorParallel& tp, std::string_v
       std::move(node), tp.divides_tokens()
                            ? gathered_rows(tape, x.value, *tp.group, name, MemoryClass::activations)
                            : x.value);
+}
+
+Var gather_rows(Tape& tape, const Var& x, const TensorParallel& tp, std::string_view name) {
+  if (!tp.divides_tokens()) return x;
+  Node node{.name = name, .inputs = {x.id}, .dgrad = gather_rows_dgrad};
+  node.attributes = tp;
+  return tape.record_one(std::move(node),
+                         gathered_rows(tape, x.value, *tp.group, name, MemoryClass::activations));
 }
 
 Var gather_columns(Tape& tape, const Var& x, int64_t total, comm::Group& group,

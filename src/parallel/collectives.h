@@ -43,6 +43,8 @@ inline MemoryClass partial_memory(const TensorParallel& tp) {
 // x of all tokens: with divided tokens the ranks' rows, gathered; else x itself. Each rank's
 // gradient of the result is a partial sum: backward adds them up.
 Var whole_rows(Tape& tape, const Var& x, const TensorParallel& tp, std::string_view name);
+// The same, but backward takes this rank's rows of the gradient, which is the same on all ranks.
+Var gather_rows(Tape& tape, const Var& x, const TensorParallel& tp, std::string_view name);
 // gathered_columns; backward takes this rank's columns of the gradient, which is the same on all
 // ranks.
 Var gather_columns(Tape& tape, const Var& x, int64_t total, comm::Group& group,

@@ -113,9 +113,13 @@ StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool we
     return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path, s.reading)};
   }
   std::error_code error;
-  MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),
-           "--load {} is a file; give a folder of checkpoints{}", path,
-           weights_only ? ", or a Hugging Face directory" : "");
+  const bool exists = fs::exists(path, error);
+  MG_CHECK(exists || !weights_only,
+           "{} {} does not exist; give a Hugging Face directory, or a folder of checkpoints",
+           s.load_flag, path);
+  MG_CHECK(!exists || fs::is_directory(path, error), "{} {} is a file; give {}", s.load_flag, path,
+           weights_only ? "a Hugging Face directory, or a folder of checkpoints"
+                        : "a folder of checkpoints");
   const bool one = is_model(path) && checkpoint::is_checkpoint(path);
   const std::string_view weights =
       s.finetune
@@ -134,7 +138,7 @@ StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool we
   if (steps.empty()) {
     MG_CHECK(!s.exit_on_missing_checkpoint,
              "--load {} contains no checkpoint, and --exit-on-missing-checkpoint is given", path);
-    MG_CHECK(!weights_only, "--load {} contains neither a checkpoint nor a model", path);
+    MG_CHECK(!weights_only, "{} {} contains neither a checkpoint nor a model", s.load_flag, path);
     log::info("--load {} contains no checkpoint yet: training starts from scratch", path);
     return {};
   }

@@ -154,11 +154,12 @@ bool is_model(const std::string& path) {
   return fs::exists(fs::path(path) / "config.json", error) || checkpoint::is_adapter(path);
 }
 
-std::string resolve_model_directory(const std::string& path) {
+std::string resolve_model_directory(const std::string& path, std::string_view flag) {
   std::error_code error;
+  const std::string named = flag.empty() ? path : fmt::format("{} {}", flag, path);
   MG_CHECK(fs::is_directory(path, error),
            "{} is not a directory; give a Hugging Face model directory or a --save directory",
-           path);
+           named);
   if (is_model(path)) return path;
   const SaveDirectory directory(path);
   auto iteration = directory.tracked();
@@ -169,7 +170,7 @@ std::string resolve_model_directory(const std::string& path) {
       iteration.has_value(),
       "{} contains neither config.json (a Hugging Face model), nor an adapter, nor {} (a --save "
       "directory)",
-      path, kTracker);
+      named, kTracker);
   const std::string found = directory.iteration_path(*iteration);
   MG_CHECK(is_model(found), "the latest checkpoint in {} is {}, which contains no model", path,
            found);

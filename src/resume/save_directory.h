@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_system.h"
@@ -61,7 +62,8 @@ class SaveDirectory::Lock {
 bool is_model(const std::string& path);
 
 // Returns a model directory unchanged, or the checkpoint that the tracker of a --save directory
-// names. Throws Error naming what is missing.
-std::string resolve_model_directory(const std::string& path);
+// names. Throws Error naming `flag`, which gave the path ("--model"; "": none), and what is
+// missing.
+std::string resolve_model_directory(const std::string& path, std::string_view flag = {});
 
 }  // namespace megatron::resume

@@ -18,7 +18,9 @@
 #include "selftest/verify_batch.h"
 #include "selftest/verify_encoder.h"
 #include "selftest/verify_encoder_decoder.h"
+#include "selftest/verify_hidden.h"
 #include "training/merged_adapter.h"
+#include "training/stored_names.h"
 #include "training/whole_model.h"
 
 namespace megatron::selftest {
@@ -213,12 +215,14 @@ void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix,
           .wait(runtime_.stream());
     return;
   }
+  const bool headless = c->facts().headless;
   const Bundle head = tape.span(stage.head(), bundle, [&](Tape& t, const Bundle& in) {
     return Bundle{{"norm", stage.output_input(t, in)},
-                  {"logits", stage.logits(t, in, batch)},
+                  {"logits", headless ? Var() : stage.logits(t, in, batch)},
                   {"pair logits", stage.pair_logits(t, in)}};
   });
   keep(prefix + "hidden.head", all_rows(head["norm"].value, batch), results);
+  if (headless) return;
   keep(prefix + "logits", all_rows(head["logits"].value, batch, false), results);
   if (c->facts().pair_head)
     keep("pair_logits", all_rows(head["pair logits"].value, batch, false), results);
@@ -263,19 +267,22 @@ std::vector<double> without_padding(std::vector<double> values, const ExpectedBa
 
 void compare_forward(Expected& expected, const Results& results, const ExpectedBatch& batch,
                      Report& report) {
+  const auto is_output = [](std::string_view name) {
+    return name.ends_with("logits") || name == "last_hidden_state" || name == "pooler_output";
+  };
   MG_CHECK(std::ranges::any_of(results.values,
                                [&](const auto& result) {
-                                 return result.first.ends_with("logits") &&
-                                        expected.contains(result.first);
+                                 return is_output(result.first) && expected.contains(result.first);
                                }),
            "expected.safetensors has no logits");
   for (const auto& [result, values] : results.values) {
     const bool merged = result.starts_with(kMerged);
     const std::string name = merged ? result.substr(kMerged.size()) : result;
     if (!expected.contains(name)) continue;
-    const bool logits = name.ends_with("logits"), of_pairs = name == "seq_relationship_logits";
+    const bool logits = name.ends_with("logits"),
+               of_texts = name == "seq_relationship_logits" || name == "pooler_output";
     const double difference =
-        of_pairs ? largest_difference(values, expected.doubles(name))
+        of_texts ? largest_difference(values, expected.doubles(name))
         : logits && !batch.score_rows.empty()
             ? largest_difference(scores(values, batch), expected.doubles(name))
             : largest_difference(without_padding(values, batch, name),
@@ -297,13 +304,14 @@ void compare_merged(Expected& expected, const training::MergedAdapter& merged, i
   for (const training::MergedAdapter::Change& change : merged.changes()) {
     const std::string key = std::string(kMerged) + change.name;
     if (!expected.contains(key)) {
-      report.fail(fmt::format("{} is not in expected.safetensors", key));
+      // What a head that only the adapter has becomes is plain: the adapter's.
+      if (!change.is_new) report.fail(fmt::format("{} is not in expected.safetensors", key));
       continue;
     }
     const std::vector<double> wanted = expected.doubles(key);
     const double difference =
-        difference_norm(checkpoint::SafetensorsFile::doubles_of(
-                            merged.merged(change, pool), merged.base().find(change.stored)->dtype),
+        difference_norm(checkpoint::SafetensorsFile::doubles_of(merged.merged(change, pool),
+                                                                merged.info(change).dtype),
                         wanted);
     report.compare("merged weights", key, difference, tolerance::kMergedFp32 * norm(wanted));
   }
@@ -353,21 +361,33 @@ void compare_routers(Expected& expected, const Results& results, const models::M
                  tolerance::kGoldenLossRelative);
 }
 
-// Gradients of tensors that the model does not have, since no computation needs them, must be
-// expected to be 0.
+// A gradient of `wanted` may differ by so much.
+double gradient_tolerance(const std::vector<double>& wanted) {
+  return tolerance::kGoldenGradientRelative * norm(wanted) + tolerance::kGoldenGradientAbsolute;
+}
+
+// Gradients of tensors that the model does not have must be those of the pooler that it leaves out,
+// and otherwise, since no computation needs them, 0.
 void compare_surplus_gradients(Expected& expected, Results& results, const models::Model& model,
-                               Report& report) {
+                               const TensorMap& of_pooler, Report& report) {
   constexpr std::string_view kPrefix = "grad.";
   for (const std::string& name : expected.names()) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string tensor = name.substr(kPrefix.size());
-    if (!results.gradients.tensors().contains(tensor) && model->is_surplus(tensor))
-      report.compare("gradients", name, norm(expected.doubles(name)), 0);
+    if (results.gradients.tensors().contains(tensor) || !model->is_surplus(tensor)) continue;
+    const std::vector<double> wanted = expected.doubles(name);
+    const auto own = of_pooler.find(tensor);
+    if (own == of_pooler.end()) report.compare("gradients", name, norm(wanted), 0);
+    else
+      report.compare("gradients", name, difference_norm(own->second, wanted),
+                     gradient_tolerance(wanted));
   }
 }
 
+// names: of the model's tensors in its directory.
 void compare_gradients(Expected& expected, Results& results, const ExpectedBatch& batch,
-                       const models::Model& model, Report& report) {
+                       const models::Model& model, const training::StoredNames& names,
+                       Report& report) {
   if (expected.contains("loss")) {
     const std::vector<double> value = expected.doubles("loss");
     report.compare("loss", "loss",
@@ -378,16 +398,17 @@ void compare_gradients(Expected& expected, Results& results, const ExpectedBatch
     report.fail(fmt::format("ranks that share {} have different gradients of it", name));
   for (const auto& [name, values] : results.gradients.tensors()) {
     const models::LoraConfig* const adapter = model->adapter();
-    const std::string key =
-        "grad." + (adapter == nullptr ? name : models::stored_with_adapter(*adapter, name));
+    std::string key = "grad." + (adapter == nullptr ? names.of(name)
+                                                    : models::stored_with_adapter(*adapter, name));
+    if (!expected.contains(key)) key = "grad." + name;
     if (!expected.contains(key)) {
       report.fail(fmt::format("{} is not in expected.safetensors", key));
       continue;
     }
     const std::vector<double> wanted = expected.doubles(key);
-    report.compare(
-        "gradients", key, difference_norm(without_padding_row(values, name, model, batch), wanted),
-        tolerance::kGoldenGradientRelative * norm(wanted) + tolerance::kGoldenGradientAbsolute);
+    report.compare("gradients", key,
+                   difference_norm(without_padding_row(values, name, model, batch), wanted),
+                   gradient_tolerance(wanted));
   }
 }
 
@@ -443,10 +464,7 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
   const checkpoint::ModelDirectory files(directory, options.reading);
   const models::ModelChanges no_dropout = {.hidden_dropout = 0, .attention_dropout = 0};
   const models::Model model = models::model_of(files)->with(no_dropout);
-  MG_CHECK(!model->facts().headless && !model->facts().multi_label,
-           "{}: megatron verify compares outputs and losses of heads, but not of {}", directory,
-           model->facts().headless ? "a model without one (its class in config.json)"
-                                   : "several labels for a text (multi_label_classification)");
+  const training::StoredNames names(training::whole_model(model, DType::f32), files);
   std::optional<training::MergedAdapter> merged;
   if (files.is_adapter()) merged.emplace(files);
   std::vector<Report> reports;
@@ -464,26 +482,31 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
                               padded.layout.length));
     const auto greedy = translates ? read_encoder_decoder_greedy(expected, batch.host, model)
                                    : read_greedy_batch(expected, batch.host, model);
+    std::optional<HiddenStates> hidden;
+    if (model->facts().headless) hidden.emplace(expected, files, model, batch);
+    const auto objective = hidden ? hidden->objective() : class_objective(model, batch.host);
+    const bool learns = !hidden || objective != nullptr;
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
       std::unique_ptr<comm::Group> made;
       comm::Group& ranks = comm::for_device(world, {device, 0}, made);
       {
-        Subject subject(files, model, device, options, ranks, encoder_objective(model, batch.host));
+        Subject subject(files, model, device, options, ranks, objective);
         subject.forward(batch.host, "", results);
         if (greedy) subject.forward(*greedy, "greedy.", results);
-        subject.backward(batch, results);
+        if (learns) subject.backward(batch, results);
       }
       if (merged)
         Subject(files, merged->model()->with(no_dropout), device, options, ranks, nullptr, &*merged)
             .forward(batch.host, std::string(kMerged), results);
     });
     rename_encoder_outputs(model, batch, results.values);
+    const TensorMap of_pooler = hidden ? hidden->add_outputs(results.values) : TensorMap();
     compare_forward(expected, results, batch, report);
     if (merged) compare_merged(expected, *merged, options.threads, report);
     compare_routers(expected, results, model, batch, report);
-    compare_gradients(expected, results, batch, model, report);
-    compare_surplus_gradients(expected, results, model, report);
+    if (learns) compare_gradients(expected, results, batch, model, names, report);
+    compare_surplus_gradients(expected, results, model, of_pooler, report);
     if (greedy)
       compare_greedy(*greedy, results, model->vocab_size(), translates ? 1 : kGreedyPrompt, report);
     expected.report_unused(report);

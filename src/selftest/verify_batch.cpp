@@ -41,16 +41,36 @@ std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t pad
   return rows;
 }
 
-// Reads one label per sequence.
+// Reads the labels of each sequence, of which any number may apply.
+void read_label_sets(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
+  corpus::HostBatch& host = batch.host;
+  const Shape shape = {host.layout.sequences, model->score_labels()};
+  MG_CHECK(expected.shape("labels") == shape,
+           "labels has shape {}; for a model that gives a text several labels it must be {}",
+           expected.shape("labels").str(), shape.str());
+  host.label_sets.assign(host.tokens.size(), {});
+  const std::vector<double> labels = expected.doubles("labels");
+  for (size_t i = 0; i < labels.size(); ++i) {
+    MG_CHECK(labels[i] == 0 || labels[i] == 1,
+             "labels contains {}; each of a text's labels is 1 if it applies, else 0", labels[i]);
+    const auto width = static_cast<size_t>(shape[1]);
+    const auto row = static_cast<size_t>(batch.score_rows[i / width]);
+    host.loss_mask[row] = 1;
+    if (labels[i] == 1) host.label_sets[row].push_back(static_cast<int32_t>(i % width));
+  }
+}
+
+// Reads the labels of each sequence: one, or with multi_label_classification any number.
 void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
   if (batch.score_rows.empty())
     batch.score_rows = find_score_rows(host, model->facts().score_padding);
+  host.labels.assign(host.tokens.size(), 0);
+  host.loss_mask.assign(host.tokens.size(), 0);
+  if (model->facts().multi_label) return read_label_sets(expected, model, batch);
   MG_CHECK(expected.shape("labels") == Shape({host.layout.sequences}),
            "labels has shape {}; for a classification model it must be [{}]",
            expected.shape("labels").str(), host.layout.sequences);
-  host.labels.assign(host.tokens.size(), 0);
-  host.loss_mask.assign(host.tokens.size(), 0);
   const bool numbers = model->score_labels() == 1;
   if (numbers) host.targets.assign(host.tokens.size(), 0);
   const std::vector<double> labels = expected.doubles("labels");
@@ -109,6 +129,7 @@ corpus::HostBatch chosen(const corpus::HostBatch& from, std::span<const int64_t>
       .sample_ids = part(from.sample_ids),
       .segment_starts = part(from.segment_starts),
       .pair_labels = part(from.pair_labels),
+      .label_sets = part(from.label_sets),
       .segment_ends = part(from.segment_ends),
       .encoder_starts = part(from.encoder_starts),
       .encoder_ends = part(from.encoder_ends),

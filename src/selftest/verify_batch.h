@@ -23,7 +23,8 @@ struct ExpectedBatch {
 };
 
 // Reads input_ids [B,S]; labels [B,S] of a language model, not shifted (Hugging Face: -100 is not
-// counted), or [B] of a model that scores texts, at the last token that is not its padding;
+// counted), or [B] of a model that scores texts, at the last token that is not its padding, or [B,
+// labels] (0 or 1) of one that gives them several labels (multi_label_classification);
 // attention_mask [B,S], with zeros only at the end; of encoders what verify_encoder.h says. Throws
 // Error for other shapes and for values outside the model's range.
 ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model);

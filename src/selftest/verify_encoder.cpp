@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/error.h"
+#include "post_training/classification.h"
 #include "training/whole_model.h"
 
 namespace megatron::selftest {
@@ -70,6 +72,8 @@ void read_encoder_inputs(Expected& expected, const models::Model& model, Expecte
       host.token_types.push_back(
           label_of(type, std::max<int64_t>(model->facts().token_types, 1), "token_type_ids"));
   if (batch.padding.empty()) return;
+  for (size_t i = 0; i < host.tokens.size() && model->facts().position_offset > 0; ++i)
+    if (batch.padding[i]) host.positions[i] = -1;
   host.segment_starts.assign(host.tokens.size(), 0);
   host.segment_ends.assign(host.tokens.size(), 0);
   for (size_t row = 0; row < host.tokens.size(); row += length) {
@@ -84,6 +88,12 @@ void read_encoder_inputs(Expected& expected, const models::Model& model, Expecte
 void read_encoder_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
   const models::ModelFacts& facts = model->facts();
+  if (facts.headless) {
+    host.labels.assign(host.tokens.size(), 0);
+    host.loss_mask.assign(host.tokens.size(), 1);
+    std::iota(host.sample_ids.begin(), host.sample_ids.end(), int64_t{0});
+    return;
+  }
   if (facts.score_labels == 0) {
     read_token_labels(expected, facts.vocab_size, host);
     if (facts.pair_head) read_pair_labels(expected, host);
@@ -98,8 +108,10 @@ void read_encoder_labels(Expected& expected, const models::Model& model, Expecte
     batch.score_rows.push_back(row * host.layout.length);
 }
 
-std::shared_ptr<const training::Objective> encoder_objective(const models::Model& model,
-                                                             const corpus::HostBatch& batch) {
+std::shared_ptr<const training::Objective> class_objective(const models::Model& model,
+                                                           const corpus::HostBatch& batch) {
+  if (!batch.label_sets.empty())
+    return std::make_shared<const post_training::MultiLabelObjective>();
   if (model->facts().pair_head) {
     const auto pairs =
         std::ranges::count_if(batch.pair_labels, [](int32_t label) { return label >= 0; });
@@ -143,10 +155,14 @@ void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& bat
 std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
                                         const models::Model& model, const ExpectedBatch& batch) {
   const models::ModelFacts& facts = model->facts();
-  if (facts.scored != models::ScoredTokens::span || batch.padding.empty() ||
-      facts.score_padding < 0 || tensor != training::whole_model(model, DType::f32).table)
-    return gradient;
-  std::fill_n(gradient.begin() + facts.score_padding * facts.hidden_size, facts.hidden_size, 0.0);
+  const bool counts_hidden = facts.scored == models::ScoredTokens::span || facts.headless;
+  if (!counts_hidden || batch.padding.empty() || facts.score_padding < 0) return gradient;
+  const training::WholeModel whole = training::whole_model(model, DType::f32);
+  const auto clear = [&](int64_t row) {
+    std::fill_n(gradient.begin() + row * facts.hidden_size, facts.hidden_size, 0.0);
+  };
+  if (tensor == whole.table) clear(facts.score_padding);
+  if (tensor == whole.positions && facts.position_offset > 0) clear(facts.position_offset - 1);
   return gradient;
 }
 

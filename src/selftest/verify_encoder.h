@@ -14,15 +14,16 @@ namespace megatron::selftest {
 void read_encoder_inputs(Expected& expected, const models::Model& model, ExpectedBatch& batch);
 // Reads the labels of an encoder:
 //   of masked tokens  labels [B,S], -100 where none is; next_sentence_label [B] of pairs
-//   of texts          labels [B]
+//   of texts          labels [B], or as read_expected_batch() says
 //   of tokens         labels [B,S], -100 where none is
 //   of answers        start_positions and end_positions [B]
+//   of no head        none: all tokens count, in the order of the file (verify_hidden.h)
 void read_encoder_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch);
 
 // The loss of transformers' class for the model on the whole batch; null: the mean loss of the
 // labels.
-std::shared_ptr<const training::Objective> encoder_objective(const models::Model& model,
-                                                             const corpus::HostBatch& batch);
+std::shared_ptr<const training::Objective> class_objective(const models::Model& model,
+                                                           const corpus::HostBatch& batch);
 
 // Renames an encoder's outputs, and takes them apart, as expected.safetensors has them: of a model
 // with pairs prediction_logits and seq_relationship_logits [B,2], of answers start_logits and
@@ -30,8 +31,9 @@ std::shared_ptr<const training::Objective> encoder_objective(const models::Model
 void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& batch,
                             TensorMap& values);
 
-// The gradient of a tensor, without that of the padding token's embedding if the batch has padding:
-// transformers leaves that row of the table of tokens out, though answers count padded tokens.
+// The gradient of a tensor, without that of the padding token's embedding and of padding's position
+// if the batch has padding: transformers leaves these rows of the tables out, though answers, and
+// targets of hidden states, count padded tokens.
 std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
                                         const models::Model& model, const ExpectedBatch& batch);
 

@@ -34,51 +34,31 @@ void cut_texts(ScoreRequest& r, const Parameters& p, const TextModel& model, con
   }
 }
 
-// A pair as an encoder's tokenizer writes it: the second text follows the token behind the first
-// one (RoBERTa's has that twice), with its own token behind it. types: those of the tokens.
-std::vector<int32_t> encoder_pair(const std::string& first, const std::string& second,
-                                  const TextModel& model, std::vector<int32_t>& types) {
-  const tokenizers::TextEnds ends = tokenizers::text_ends(model.tokenizer());
-  std::vector<int32_t> tokens = model.tokenizer().encode(first, true);
-  if (ends.last && model.facts().family == "roberta") tokens.push_back(*ends.last);
-  const size_t begin = tokens.size();
-  model.tokenizer().encode(second, false, tokens);
-  if (ends.last) tokens.push_back(*ends.last);
-  types.assign(model.facts().token_types > 1 ? tokens.size() : 0, 0);
-  if (!types.empty()) std::fill(types.begin() + static_cast<std::ptrdiff_t>(begin), types.end(), 1);
-  return tokens;
-}
-
-// The types of the tokens that are left of a pair.
-void cut_types(std::vector<int32_t>& types, size_t tokens, const Truncation& truncation) {
-  if (types.size() <= tokens) return;
-  if (!truncation.keeps_start)
-    types.erase(types.begin(), types.end() - static_cast<std::ptrdiff_t>(tokens));
-  types.resize(tokens);
-}
-
-// The texts of pairs. field: names the second ones in errors.
+// The texts of pairs, as the tokenizer joins them. As in vLLM, an encoder's are cut before that, so
+// that all tokens around them stay. field: names the second ones in errors.
 void add_pairs(ScoreRequest& r, const std::vector<std::string>& first,
                const std::vector<std::string>& second, const Parameters& p, const TextModel& model,
                const char* field) {
   const Truncation truncation = read_truncation(p, model);
-  std::vector<int32_t> begin;
+  const tokenizers::Tokenizer& tokenizer = model.tokenizer();
+  const auto around = static_cast<int64_t>(tokenizer.codec().join({}, {}).size()),
+             room = truncation.tokens - around;
+  const bool cuts_texts = truncation.tokens > 0 && model.facts().two_sided;
+  if (cuts_texts && room <= 0)
+    p.fail("truncate_prompt_tokens",
+           fmt::format("is {}, and the tokenizer adds {} tokens to a pair of texts; give more",
+                       truncation.tokens, around));
+  std::vector<int32_t> whole;
   for (size_t i = 0; i < second.size(); ++i) {
-    std::vector<int32_t> tokens, types;
-    if (model.facts().two_sided) {
-      tokens = encoder_pair(first[std::min(i, first.size() - 1)], second[i], model, types);
-    } else {
-      if (i < first.size()) begin = model.tokenizer().encode(first[i], true);
-      tokens = begin;
-      const std::vector<int32_t> rest = model.tokenizer().encode(second[i], true);
-      tokens.insert(tokens.end(), rest.begin(), rest.end());
-    }
-    if (tokens.empty()) p.fail(field, "and its other text are both empty; give some text");
-    truncation.cut(tokens);
-    cut_types(types, tokens.size(), truncation);
-    r.types.push_back(std::move(types));
-    room_for_text(model, std::ssize(tokens), 0, {}, field);
-    r.texts.push_back(std::move(tokens));
+    if (i < first.size()) whole = tokenizer.encode(first[i]);
+    std::vector<int32_t> one = whole, other = tokenizer.encode(second[i]);
+    if (cuts_texts) tokenizers::cut_pair(one, other, room, truncation.keeps_start);
+    tokenizers::JoinedTexts joined = tokenizer.codec().join(one, other);
+    if (!cuts_texts) truncation.cut(joined.ids);
+    if (joined.ids.empty()) p.fail(field, "and its other text are both empty; give some text");
+    room_for_text(model, std::ssize(joined.ids), 0, {}, field);
+    r.types.push_back(joined.types_of_model(model.facts().token_types));
+    r.texts.push_back(std::move(joined.ids));
   }
 }
 

@@ -31,9 +31,8 @@ struct ScoreRequest {
 
 // POST /v1/classify and /pooling: `input` or `messages`. Throws ApiError.
 ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model);
-// POST /v1/score: pairs of texts, each of which is read as one text. An encoder reads them as its
-// tokenizer's pairs, with token type 1 for the second text and the token behind it. Throws
-// ApiError.
+// POST /v1/score: pairs of texts, each of which is read as one text: as the tokenizer joins them,
+// with its token types. Of an encoder's pair the longer text is cut first. Throws ApiError.
 ScoreRequest read_scored_pairs(const Parameters& p, const TextModel& model);
 
 // POST /v1/rerank: each of `documents` behind the query, scored as a pair. Throws ApiError.

@@ -19,6 +19,9 @@ struct CheckpointSettings {
   bool exit_on_missing_checkpoint = false;
   bool finetune = false;
   std::optional<std::string> pretrained_checkpoint;
+  // The flags that gave `pretrained_checkpoint` and `load`, as errors name them. Commands that
+  // fine-tune take --model for the former, which gives a new run's `load`.
+  std::string_view pretrained_flag = "--pretrained-checkpoint", load_flag = "--load";
   // Makes experts from the feed-forward blocks of --model.
   bool upcycle = false;
   int64_t upcycling_granularity = 1;

@@ -31,6 +31,18 @@ enum class Joining : uint8_t {
   first_token_spaces,  // ... without all spaces of the first token (Metaspace)
 };
 
+// Two texts as one input, with the tokens that a tokenizer puts around and between them.
+struct JoinedTexts {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> types;    // token type id of each
+  size_t first = 0, second = 0;  // indices at which the tokens of the texts begin
+  size_t size() const { return ids.size(); }
+
+  // The types for a model with so many of them: none if it has fewer than two. Throws Error naming
+  // a type that the model has not.
+  std::vector<int32_t> types_of_model(int64_t token_types) const;
+};
+
 // Const members may be called by many threads at once.
 class Codec {
  public:
@@ -43,6 +55,9 @@ class Codec {
   virtual void encode(std::string_view text, const EncodeOptions& options,
                       std::vector<int32_t>& ids, std::vector<Range>* offsets) const = 0;
   virtual bool accepts_invalid_utf8() const { return false; }
+  // Joins the tokens of two texts, each encoded without special tokens. By default one follows the
+  // other, with the types 0 and 1. Throws Error if the tokenizer's file does not say how.
+  virtual JoinedTexts join(std::span<const int32_t> first, std::span<const int32_t> second) const;
 
   // Skips ids without a token and, with skip_special, special tokens.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special) const = 0;

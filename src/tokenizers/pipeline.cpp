@@ -26,6 +26,9 @@ class Pipeline final : public Codec {
 
   void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids,
               std::vector<Range>* offsets) const override;
+  JoinedTexts join(std::span<const int32_t> first, std::span<const int32_t> second) const override {
+    return post_processor_.join(first, second);
+  }
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   bool is_bytewise() const override { return decoder_->is_bytewise(); }
   Joining joining() const override { return decoder_->joining(); }
@@ -111,11 +114,12 @@ Pipeline::Pipeline(Definition definition)
   post_processor_ = make_post_processor(definition_.member("post_processor"));
   decoder_ = make_decoder(definition_.member("decoder"));
   add_tokens();
-  for (const auto* ids : {&post_processor_.before, &post_processor_.after}) {
-    for (const int32_t id : *ids) {
-      MG_CHECK(vocabulary_.contains(id), "the post-processor adds id {}, which is not a token", id);
-    }
-  }
+  std::vector<int32_t> added = post_processor_.before;
+  added.insert(added.end(), post_processor_.after.begin(), post_processor_.after.end());
+  for (const InputPiece& piece : post_processor_.pair)
+    if (piece.text == InputPiece::kToken) added.push_back(piece.token);
+  for (const int32_t id : added)
+    MG_CHECK(vocabulary_.contains(id), "the post-processor adds id {}, which is not a token", id);
 }
 
 void Pipeline::add_tokens() {

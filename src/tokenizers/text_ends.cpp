@@ -1,5 +1,7 @@
 #include "tokenizers/text_ends.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace megatron::tokenizers {
@@ -28,6 +30,22 @@ void cut_text(std::vector<int32_t>& ids, int64_t length, bool keeps_start, const
   }
   if (first) ids.front() = *ends.first;
   if (last) ids.back() = *ends.last;
+}
+
+void cut_pair(std::vector<int32_t>& first, std::vector<int32_t>& second, int64_t length,
+              bool keeps_start) {
+  MG_ASSERT(length > 0);
+  if (std::ssize(first) + std::ssize(second) <= length) return;
+  const bool first_is_longer = first.size() > second.size();
+  std::vector<int32_t>&shorter = first_is_longer ? second : first,
+  &longer = first_is_longer ? first : second;
+  const int64_t kept = std::min(std::ssize(shorter), length / 2);
+  const auto cut = [&](std::vector<int32_t>& ids, int64_t size) {
+    if (keeps_start) ids.resize(static_cast<size_t>(size));
+    else ids.erase(ids.begin(), ids.end() - size);
+  };
+  cut(shorter, kept);
+  cut(longer, length - kept);
 }
 
 }  // namespace megatron::tokenizers

@@ -21,4 +21,9 @@ TextEnds text_ends(const Tokenizer& tokenizer);
 void cut_text(std::vector<int32_t>& ids, int64_t length, bool keeps_start,
               const TextEnds& ends = {});
 
+// Cuts two texts without tokens around them to `length` tokens together: the longer one until both
+// are equally long, then both in turn, as transformers' longest_first does. keeps_start: as above.
+void cut_pair(std::vector<int32_t>& first, std::vector<int32_t>& second, int64_t length,
+              bool keeps_start);
+
 }  // namespace megatron::tokenizers

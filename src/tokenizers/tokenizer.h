@@ -35,7 +35,11 @@ class Tokenizer {
   // accepts it).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
   void encode(std::string_view text, bool add_special_tokens,
-              std::vector<int32_t>& ids) const;   // appends
+              std::vector<int32_t>& ids) const;  // appends
+  // Two texts with the tokenizer's special tokens, as it joins them to one input.
+  JoinedTexts encode_pair(std::string_view first, std::string_view second) const {
+    return codec_->join(encode(first), encode(second));
+  }
   const Codec& codec() const { return *codec_; }  // encodes with options and offsets
 
   // Skips ids without a token; invalid UTF-8 becomes U+FFFD.

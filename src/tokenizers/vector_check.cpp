@@ -61,6 +61,8 @@ class Line {
       check_tokens();
     } else if (json_.contains("ids_json")) {
       check_difference();
+    } else if (json_.contains("pair")) {
+      check_pair();
     } else if (json_.contains("text")) {
       check_text();
     } else {
@@ -107,6 +109,14 @@ class Line {
              read_ids(json_["ids_ordinary"]));
     check_decoded(special);
     if (json_.contains("offsets")) check_offsets(text);
+  }
+
+  void check_pair() {
+    check_fields({"text", "pair", "ids", "type_ids"});
+    const JoinedTexts joined =
+        tokenizer_.encode_pair(json_["text"].as_string(), json_["pair"].as_string());
+    expect("ids", joined.ids, read_ids(json_["ids"]));
+    expect("type_ids", joined.types, read_ids(json_["type_ids"]));
   }
 
   void check_offsets(const std::string& text) {

@@ -5,6 +5,7 @@
 //   text, ids           encoding; ids_special (with the tokens round it), ids_ordinary (special
 //                       tokens in the text taken as plain text), decoded, decoded_skip_special (of
 //                       ids_special), offsets (flat, in code points); tag is not checked
+//   text, pair, ids     two texts joined; type_ids
 //   bytes_hex, ids      encoding of bytes that need not be UTF-8; decoded, decoded_hex
 //   ids, decoded        decoding of ids; decoded_skip_special
 //   pieces, ids         decoding one id at a time without special tokens, and the rest; pieces_hf

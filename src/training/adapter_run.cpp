@@ -280,8 +280,11 @@ Json adapter_config(const models::Model& model, const std::string& base) {
 }
 
 std::string given_base(const settings::TrainSettings& given) {
-  const auto& model = given.run.model ? given.run.model : given.checkpoint.pretrained_checkpoint;
-  return model && given.adapters.any() ? resume::resolve_model_directory(*model) : "";
+  if (!given.adapters.any()) return {};
+  if (given.run.model) return resume::resolve_model_directory(*given.run.model, "--model");
+  const settings::CheckpointSettings& c = given.checkpoint;
+  if (!c.pretrained_checkpoint) return {};
+  return resume::resolve_model_directory(*c.pretrained_checkpoint, c.pretrained_flag);
 }
 
 std::string check_base(const RunPlan& plan) {

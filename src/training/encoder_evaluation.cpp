@@ -209,16 +209,13 @@ AnswerScores evaluate_answers(const models::Stage& stage, Runtime& runtime, cons
   corpus::read_records(files.paths, [&](const Json& record, const std::string& place) {
     Asked& one = asked.emplace_back();
     one.question = corpus::question_of(record, place);
-    const int64_t head = std::ssize(tokenizer.encode(one.question.question, true)) + 3;
+    const int64_t head = std::ssize(tokenizer.encode_pair(one.question.question, "").ids) + 2;
     reading.overlap = std::clamp<int64_t>((longest - head) / 2, 0, kOverlap);
     one.windows = corpus::answer_windows(one.question, tokenizer, reading);
     one.first = requests.size();
     for (const corpus::AnswerWindow& window : one.windows) {
       requests.push_back(inference::score_request(facts, window.ids, requests.size()));
-      if (facts.token_types <= 1) continue;
-      auto& types = requests.back().token_types;
-      types.assign(requests.back().prompt.size(), 0);
-      std::fill(types.begin() + window.context, types.end(), 1);
+      requests.back().token_types = window.types;
     }
     result.unanswered += one.question.answers.empty() ? 1 : 0;
     return true;

@@ -13,7 +13,6 @@
 #include "models/adapters/expert_modules.h"
 #include "models/stage.h"
 #include "tensor/element_types.h"
-#include "training/stored_names.h"
 
 namespace megatron::training {
 namespace {
@@ -152,7 +151,7 @@ class Merging {
   Merging(const MergedAdapter& merged, const MergedAdapter::Change& change, ThreadPool& pool)
       : change_(change),
         pool_(pool),
-        info_(*merged.base().find(change.stored)),
+        info_(merged.info(change)),
         adapter_(merged.adapter().tensors()),
         replaced_(!change.replacement.empty()),
         source_(replaced_ ? adapter_ : merged.base().tensors()),
@@ -258,26 +257,89 @@ models::ModuleKind kind_of(parallel::Role role) {
   return role == parallel::Role::output ? models::ModuleKind::output : models::ModuleKind::linear;
 }
 
+// The base model of an adapter's directory, with the head that the adapter brings.
+models::Model base_of(const checkpoint::ModelDirectory& directory) {
+  config_of(directory);  // throws Error if it is none
+  return models::base_model_of(directory);
+}
+
+std::unique_ptr<models::Stage> undivided(const models::Model& model) {
+  static Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  return model.build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
+}
+
+// The whole model; new_head: its directory need not have its head.
+WholeModel whole_of(const models::Stage& stage, bool new_head) {
+  WholeModel whole = whole_model(stage);
+  whole.new_head = new_head;
+  return whole;
+}
+
 }  // namespace
 
 MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory)
+    : MergedAdapter(directory, undivided(base_of(directory))) {}
+
+MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory,
+                             std::unique_ptr<models::Stage> base_stage)
     : adapter_(directory),
       base_(directory.base_path(), {.ignore_surplus = directory.options().ignore_surplus}),
       config_(config_of(directory)),
-      model_(models::model_of(base_)) {
-  Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  find_changes(*model_.build(shapes_only, DType::f32, 0, {.layers = model_->num_layers()}, {}));
+      model_(base_stage->model()),
+      whole_(whole_of(*base_stage,
+                      model_->score_labels() > 0 && models::model_of(base_)->score_labels() == 0)),
+      names_(whole_, base_) {
+  find_changes(*base_stage);
   check_all_used();
+  check_new_head();
+}
+
+bool MergedAdapter::is_of_new_head(const std::string& tensor) const {
+  return whole_.new_head &&
+         (tensor == whole_.head ||
+          std::ranges::find(whole_.head_parts, tensor) != whole_.head_parts.end());
+}
+
+void MergedAdapter::check_new_head() const {
+  for (const checkpoint::WholeTensor& tensor : whole_.weights)
+    MG_CHECK(!is_of_new_head(tensor.name) || base_.find(names_.of(tensor.name)) != nullptr ||
+                 std::ranges::find(changes_, tensor.name, &Change::name) != changes_.end(),
+             "the adapter '{}' brings a head that the base model '{}' has not, and neither has "
+             "its {}: train it with the adapter (modules_to_save)",
+             adapter_.path(), base_.path(), tensor.name);
+}
+
+std::vector<MergedAdapter::Written> MergedAdapter::tensors() const {
+  std::vector<Written> written;
+  const auto add = [&](const std::string& name, const std::string& stored, const TensorInfo& info) {
+    written.push_back({name, stored, info.shape,
+                       info.foreign_type.empty() ? std::optional(info.dtype) : std::nullopt});
+  };
+  if (!brings_head()) {
+    for (const std::string& name : base_.tensor_names()) add(name, name, *base_.find(name));
+    return written;
+  }
+  for (const checkpoint::WholeTensor& tensor : whole_.weights) {
+    const auto change = std::ranges::find(changes_, tensor.name, &Change::name);
+    if (change != changes_.end() && change->is_new) {
+      add(tensor.name, {}, info(*change));
+      continue;
+    }
+    const std::string& stored = names_.of(tensor.name);
+    MG_CHECK(base_.find(stored) != nullptr, "the base model '{}' has no tensor '{}'", base_.path(),
+             stored);
+    add(tensor.name, stored, *base_.find(stored));
+  }
+  return written;
 }
 
 void MergedAdapter::find_changes(const models::Stage& base_stage) {
-  const StoredNames names(whole_model(base_stage), base_);
   for (const parallel::ParameterSpec* spec : models::tensors_of(base_stage))
     for (const parallel::CanonicalTensor& tensor : spec->placement.tensors)
-      add_change(*spec, tensor, names.of(tensor.name));
+      add_change(*spec, tensor, names_.of(tensor.name));
   // The second copy of a matrix that is embedding and output layer.
   const auto tied = model_->tied_output();
-  for (const StoredNames::LeftOut& copy : names.left_out()) {
+  for (const StoredNames::LeftOut& copy : names_.left_out()) {
     if (!tied || !copy.name.ends_with(tied->output)) continue;
     const auto table = std::ranges::find(changes_, tied->table, &Change::name);
     if (table == changes_.end()) continue;
@@ -419,6 +481,12 @@ void MergedAdapter::add_change(const parallel::ParameterSpec& spec,
   if (change.replacement.empty() && change.a.empty() && change.bias.empty() && change.rows.empty())
     return;
   const TensorInfo* const info = base_.find(stored);
+  if (info == nullptr && is_of_new_head(name) && !change.replacement.empty()) {
+    check_shape(change.replacement, tensor.stored_shape(), name);
+    change.stored = name;
+    change.is_new = true;
+    return changes_.push_back(std::move(change));
+  }
   MG_CHECK(info != nullptr, "the base model '{}' has no tensor '{}', which '{}' changes",
            base_.path(), name, adapter_.path());
   MG_CHECK(info->shape == tensor.stored_shape() && info->foreign_type.empty() &&
@@ -443,11 +511,13 @@ void MergedAdapter::check_all_used() const {
 }
 
 std::string MergedAdapter::text() const {
-  int64_t matrices = 0, biases = 0, replaced = 0, rows = 0;
+  int64_t matrices = 0, biases = 0, replaced = 0, added = 0, rows = 0;
   for (const Change& change : changes_) {
     matrices += !change.a.empty();
     biases += !change.bias.empty();
-    replaced += !change.replacement.empty() && change.a.empty() && change.bias.empty();
+    added += change.is_new;
+    replaced +=
+        !change.replacement.empty() && change.a.empty() && change.bias.empty() && !change.is_new;
     rows += std::ssize(change.row_numbers);
   }
   std::string text;
@@ -458,12 +528,13 @@ std::string MergedAdapter::text() const {
       config_.weight_decomposed ? "matrices with adapters (DoRA)" : "matrices with adapters");
   add(biases, "biases with adapters");
   add(replaced, "tensors replaced");
+  add(added, "tensors of a new head");
   add(rows, "rows of tables replaced");
   return text;
 }
 
 std::vector<std::byte> MergedAdapter::merged(const Change& change, ThreadPool& pool) const {
-  const TensorInfo& info = *base_.find(change.stored);
+  const TensorInfo& info = this->info(change);
   std::vector<std::byte> out(static_cast<size_t>(info.shape.elements() * size_of(info.dtype)));
   if (info.dtype == DType::f64) Merging<double>(*this, change, pool).write(out);
   else Merging<float>(*this, change, pool).write(out);
@@ -472,10 +543,15 @@ std::vector<std::byte> MergedAdapter::merged(const Change& change, ThreadPool& p
 
 void load_merged(const MergedAdapter& merged, const std::vector<checkpoint::HeldTensor>& held,
                  const WholeModel& whole, ThreadPool& pool) {
-  load_weights(merged.base(), held, whole, {.tells = false});
+  WholeModel stored = whole;
+  stored.new_head = merged.brings_head();
+  std::vector<std::string> absent;
+  for (const MergedAdapter::Change& change : merged.changes())
+    if (change.is_new) absent.push_back(change.name);
+  load_weights(merged.base(), held, stored, {.absent = absent, .tells = false});
   for (const MergedAdapter::Change& change : merged.changes()) {
     const std::vector<std::byte> bytes = merged.merged(change, pool);
-    const DType type = merged.base().find(change.stored)->dtype;
+    const DType type = merged.info(change).dtype;
     for (const checkpoint::HeldTensor& tensor : held) {
       for (const parallel::CanonicalTensor& part : tensor.placement->tensors) {
         if (part.name != change.name) continue;

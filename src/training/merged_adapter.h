@@ -13,6 +13,7 @@
 #include "models/adapters/expert_layout.h"
 #include "models/adapters/lora_config.h"
 #include "models/model.h"
+#include "training/stored_names.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -20,13 +21,15 @@ namespace megatron::training {
 class MergedAdapter {
  public:
   // directory: an adapter's; must outlive this. Reads names and shapes only. Throws Error naming a
-  // target without its tensors, tensors that belong to no target, wrong shapes, and what cannot be
-  // merged: an adapter of an embedding that is also the output layer.
+  // target without its tensors, tensors that belong to no target, wrong shapes, parts of a new head
+  // that are absent, and what cannot be merged: an adapter of an embedding that is also the output
+  // layer.
   explicit MergedAdapter(const checkpoint::ModelDirectory& directory);
 
-  // A tensor of the base that the adapter changes.
+  // A tensor of the base that the adapter changes, or a new one, of a head that the base lacks.
   struct Change {
     std::string name, stored;  // in the model, and in base()
+    bool is_new = false;       // base() has no such tensor: `stored` is the name, too
     std::string replacement;   // the adapter's tensor in its place; "": none
     // Added to it: a bias, or the product of two matrices, each "" if there is none.
     std::string a, b, bias;
@@ -48,16 +51,38 @@ class MergedAdapter {
   const std::vector<Change>& changes() const { return changes_; }
   const checkpoint::ModelDirectory& base() const { return base_; }
   const checkpoint::ModelDirectory& adapter() const { return adapter_; }
-  const models::Model& model() const { return model_; }  // the base's
+  // The base's, with the head that the adapter brings, if it does.
+  const models::Model& model() const { return model_; }
+  // True if the base has another head, or none, so that its config.json does not fit the merged
+  // model.
+  bool brings_head() const { return whole_.new_head; }
   // "4 matrices with adapters, 2 tensors replaced"
   std::string text() const;
+
+  // The tensors of the merged directory with the names that they get there: those of base(), or,
+  // if the adapter brings a head, those that the model needs. stored: in base(); "": in none. A
+  // tensor of a type that cannot be written has no type.
+  struct Written {
+    std::string name, stored;
+    Shape shape;
+    std::optional<DType> type;
+  };
+  std::vector<Written> tensors() const;
+  // Shape and type of the merged tensor.
+  const checkpoint::TensorInfo& info(const Change& change) const {
+    return *(change.is_new ? adapter_.find(change.replacement) : base_.find(change.stored));
+  }
 
   // The merged tensor in the base's type and layout. Computed in fp32, or fp64 for a tensor in
   // fp64, and rounded once; in memory are the result and, of each thread, about a million elements.
   std::vector<std::byte> merged(const Change& change, ThreadPool& pool) const;
 
  private:
+  MergedAdapter(const checkpoint::ModelDirectory& directory,
+                std::unique_ptr<models::Stage> base_stage);
   void find_changes(const models::Stage& base_stage);
+  bool is_of_new_head(const std::string& tensor) const;
+  void check_new_head() const;
   void add_change(const parallel::ParameterSpec& spec, const parallel::CanonicalTensor& tensor,
                   const std::string& stored);
   void add_matrices(Change& change, const std::string& module, double scale, int64_t rank,
@@ -74,6 +99,8 @@ class MergedAdapter {
   checkpoint::ModelDirectory base_;
   models::LoraConfig config_;
   models::Model model_;
+  WholeModel whole_;
+  StoredNames names_;  // of the model's tensors in base_
   std::vector<Change> changes_;
   std::set<std::string> used_;  // names of the adapter's tensors
 };

@@ -49,14 +49,15 @@ void ModelToRead::fields(Fields& f) {
 
 checkpoint::ModelDirectory ModelToRead::open(std::string_view purpose) const {
   MG_CHECK(load || adapter, "--load DIR is needed: the model {}", purpose);
-  if (!adapter) return checkpoint::ModelDirectory(resume::resolve_model_directory(*load), reading);
-  const std::string own = resume::resolve_model_directory(*adapter);
+  if (!adapter)
+    return checkpoint::ModelDirectory(resume::resolve_model_directory(*load, "--load"), reading);
+  const std::string own = resume::resolve_model_directory(*adapter, "--adapter");
   MG_CHECK(checkpoint::is_adapter(own),
            "--adapter is {}, which is not an adapter's directory: it needs {} and {} and no other "
            "weights; give a whole model with --load",
            *adapter, checkpoint::kAdapterConfig, checkpoint::kAdapterFile);
   checkpoint::ReadingOptions options = reading;
-  if (load) options.base = resume::resolve_model_directory(*load);
+  if (load) options.base = resume::resolve_model_directory(*load, "--load");
   MG_CHECK(!checkpoint::is_adapter(options.base),
            "--load is {}, an adapter itself, and --adapter is {}: give the directory of a whole "
            "model with --load, or one of the adapters alone",

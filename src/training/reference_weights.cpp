@@ -15,8 +15,9 @@ namespace megatron::training {
 namespace {
 
 std::shared_ptr<const checkpoint::ModelDirectory> open(const settings::TrainSettings& s,
-                                                       const std::string& path) {
-  const std::string directory = resume::resolve_model_directory(path);
+                                                       const std::string& path,
+                                                       std::string_view flag = {}) {
+  const std::string directory = resume::resolve_model_directory(path, flag);
   ThreadPool pool(s.runtime.threads_per_rank());
   resume::require_whole_model(directory, pool);
   return std::make_shared<const checkpoint::ModelDirectory>(directory, s.checkpoint.reading);
@@ -57,7 +58,7 @@ std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
   const settings::TrainSettings& s = plan.settings;
   ReferenceWeights reference;
   if (s.data.reference_model) {
-    reference.weights = open(s, *s.data.reference_model);
+    reference.weights = open(s, *s.data.reference_model, "--reference-model");
     check_shape(plan, models::model_from_directory(reference.weights->path()));
   } else if (plan.start.weights != nullptr && plan.model->adapter() != nullptr) {
     // An adapter's reference is the model that it adapts.
@@ -65,7 +66,8 @@ std::optional<ReferenceWeights> find_reference(const RunPlan& plan,
   } else if (plan.start.checkpoint == nullptr) {
     reference.weights = plan.start.weights;
   } else if (given.checkpoint.pretrained_checkpoint) {
-    reference.weights = open(s, *given.checkpoint.pretrained_checkpoint);
+    reference.weights =
+        open(s, *given.checkpoint.pretrained_checkpoint, given.checkpoint.pretrained_flag);
   }
   if (reference.weights == nullptr) {
     reference.fingerprint = fmt::format("initialized with --seed {}", s.runtime.seed);

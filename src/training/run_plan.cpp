@@ -29,7 +29,8 @@ int64_t source_tokens(const ShapeSource& source) {
 }
 
 ShapeSource shape_source(const settings::TrainSettings& s, const resume::StartingPoint& start) {
-  if (s.run.model) return directory_source(resume::resolve_model_directory(*s.run.model));
+  if (s.run.model)
+    return directory_source(resume::resolve_model_directory(*s.run.model, "--model"));
   if (s.checkpoint.use_checkpoint_args && start.weights != nullptr)
     return directory_source(start.weights->path());
   if (s.run.model_config) return config_source(s);
@@ -472,11 +473,11 @@ SettledRun settle_run(const settings::TrainSettings& given, std::shared_ptr<cons
   const bool by_flags = !s.shape.first_shape_flag().empty();
   ShapeSource source;
   if (s.run.model) {
-    source = directory_source(resume::resolve_model_directory(*s.run.model));
+    source = directory_source(resume::resolve_model_directory(*s.run.model, "--model"));
   } else if (s.run.model_config) {
     source = config_source(s);
   } else if (!by_flags && s.checkpoint.load) {
-    source = directory_source(resume::resolve_model_directory(*s.checkpoint.load));
+    source = directory_source(resume::resolve_model_directory(*s.checkpoint.load, "--load"));
   }
   std::optional<SettingNote> assumed;
   bool stands_in = false;

@@ -59,11 +59,18 @@ checkpoint::SavePlan plan_merged(const MergedAdapter& merged) {
   const checkpoint::ModelDirectory& base = merged.base();
   checkpoint::Contents contents{.config = base.config(), .like = &base};
   std::vector<std::string> foreign;
-  for (const std::string& name : base.tensor_names()) {
-    const checkpoint::TensorInfo& info = *base.find(name);
-    if (info.foreign_type.empty()) contents.whole_model.push_back({name, info.shape, info.dtype});
-    else foreign.push_back(name);
+  std::map<std::string, std::string> stored;
+  for (const MergedAdapter::Written& tensor : merged.tensors()) {
+    stored[tensor.name] = tensor.stored;
+    if (tensor.type) contents.whole_model.push_back({tensor.name, tensor.shape, *tensor.type});
+    else foreign.push_back(tensor.name);
   }
+  contents.name_in_like = [&](const std::string& name) {
+    const std::string& in_base = stored.at(name);
+    return in_base.empty() ? name : in_base;
+  };
+  if (merged.brings_head())
+    contents.config = merged.model()->config_json(contents.whole_model.front().dtype);
   if (!foreign.empty())
     log::warning("'{}' has tensors of types that cannot be written, which are left out: {}",
                  base.path(), checkpoint::counted(foreign));
@@ -85,8 +92,14 @@ class Writer {
   Writer(const MergedAdapter& merged, const checkpoint::SavePlan& plan, ThreadPool& pool,
          const std::function<void(int64_t, int64_t)>& progress)
       : merged_(merged), pool_(pool), progress_(progress) {
+    std::map<std::string_view, const MergedAdapter::Change*> by_stored;
     for (const MergedAdapter::Change& change : merged.changes())
-      changes_.emplace(change.stored, &change);
+      by_stored.emplace(change.stored, &change);
+    for (const MergedAdapter::Written& tensor : merged.tensors()) {
+      const std::string& name = tensor.stored.empty() ? tensor.name : tensor.stored;
+      const auto change = by_stored.find(name);
+      sources_[tensor.name] = {name, change == by_stored.end() ? nullptr : change->second};
+    }
     for (const checkpoint::PlannedFile& file : plan.files) total_ += file.bytes;
   }
 
@@ -101,13 +114,12 @@ class Writer {
 
  private:
   void write(const checkpoint::PlannedTensor& tensor, OutputFile& out) {
-    if (const auto change = changes_.find(tensor.name); change != changes_.end())
-      return put(out, merged_.merged(*change->second, pool_), tensor.offset);
+    const auto& [stored, change] = sources_.at(tensor.name);
+    if (change != nullptr) return put(out, merged_.merged(*change, pool_), tensor.offset);
     const int64_t elements = tensor.shape.elements(), size = size_of(tensor.dtype);
     for (int64_t begin = 0; begin < elements; begin += kElementsAtOnce)
       put(out,
-          merged_.base().tensors().read(tensor.name, begin,
-                                        std::min(kElementsAtOnce, elements - begin)),
+          merged_.base().tensors().read(stored, begin, std::min(kElementsAtOnce, elements - begin)),
           tensor.offset + begin * size);
   }
   void put(OutputFile& out, std::span<const std::byte> bytes, int64_t offset) {
@@ -119,7 +131,8 @@ class Writer {
   const MergedAdapter& merged_;
   ThreadPool& pool_;
   const std::function<void(int64_t, int64_t)>& progress_;
-  std::map<std::string_view, const MergedAdapter::Change*> changes_;
+  // By name in the merged directory: the name in the base's, and what the adapter changes; or null.
+  std::map<std::string, std::pair<std::string, const MergedAdapter::Change*>> sources_;
   int64_t total_ = 0, written_ = 0;
 };
 

@@ -26,12 +26,23 @@ Json or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
 
 std::string shown(double value) { return std::isnan(value) ? "-" : fmt::format("{:.4f}", value); }
 
-// Texts are cut later, to the context length.
+// Texts are cut later, to the context length, of which two preferences have as much as one.
 corpus::ScoredReading whole_texts(const models::ModelFacts& facts,
                                   const corpus::ChatTokenizer& tokenizer) {
   corpus::ScoredReading reading = corpus::scored_reading(facts, tokenizer.tokenizer());
   reading.capacity = int64_t{1} << 40;
   return reading;
+}
+
+// Labelled texts of at most the context length.
+corpus::ScoredStore read_labelled(const models::Stage& stage, Runtime& runtime,
+                                  const ScoreFiles& files,
+                                  const inference::EngineOptions& options) {
+  const models::ModelFacts& facts = stage.model()->facts();
+  corpus::ScoredReading reading = corpus::scored_reading(facts, files.tokenizer.tokenizer());
+  reading.capacity = options.longest_text(stage.model());
+  return corpus::read_labelled(files.paths, files.tokenizer, reading, facts.label_names,
+                               runtime.pool(), "reading texts");
 }
 
 std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& runtime,
@@ -42,7 +53,7 @@ std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& r
   MG_ASSERT(inference::scores_texts(model->facts()));
   const int64_t longest = options.longest_text(model);
   std::vector<inference::Request> requests;
-  int64_t cut = 0;
+  int64_t cut = store.cut;
   for (int64_t t = 0; t < std::ssize(store.ends); ++t) {
     const auto begin = static_cast<size_t>(store.begin(t));
     const auto all =
@@ -51,6 +62,9 @@ std::vector<std::vector<float>> scores_of(const models::Stage& stage, Runtime& r
     cut += std::ssize(text) > longest ? 1 : 0;
     tokenizers::cut_text(text, longest, true, ends);
     requests.push_back(inference::score_request(model->facts(), text, requests.size()));
+    if (store.types.empty()) continue;
+    const auto types = std::span(store.types).subspan(begin, text.size());
+    requests.back().token_types.assign(types.begin(), types.end());
   }
   if (cut > 0)
     log::warning("{} of {} texts have more than {} tokens and are cut to their beginning", cut,
@@ -206,12 +220,10 @@ std::string PairScores::text() const {
 Confusion evaluate_classifier(const models::Stage& stage, Runtime& runtime, const ScoreFiles& files,
                               const inference::EngineOptions& options) {
   const models::ModelFacts& facts = stage.model()->facts();
-  const corpus::ScoredReading reading = whole_texts(facts, files.tokenizer);
-  const corpus::ScoredStore store = corpus::read_labelled(
-      files.paths, files.tokenizer, reading, facts.label_names, runtime.pool(), "reading texts");
+  const corpus::ScoredStore store = read_labelled(stage, runtime, files, options);
   const auto labels = static_cast<size_t>(facts.score_labels);
   std::vector<std::vector<int64_t>> counts(labels, std::vector<int64_t>(labels));
-  const auto scores = scores_of(stage, runtime, store, reading.ends, options);
+  const auto scores = scores_of(stage, runtime, store, {}, options);
   for (size_t i = 0; i < scores.size(); ++i) {
     const auto best = std::ranges::max_element(scores[i]) - scores[i].begin();
     ++counts[static_cast<size_t>(store.labels[i])][static_cast<size_t>(best)];
@@ -223,11 +235,9 @@ MultiLabelCounts evaluate_multi_label(const models::Stage& stage, Runtime& runti
                                       const ScoreFiles& files,
                                       const inference::EngineOptions& options) {
   const models::ModelFacts& facts = stage.model()->facts();
-  const corpus::ScoredReading reading = whole_texts(facts, files.tokenizer);
-  const corpus::ScoredStore store = corpus::read_labelled(
-      files.paths, files.tokenizer, reading, facts.label_names, runtime.pool(), "reading texts");
+  const corpus::ScoredStore store = read_labelled(stage, runtime, files, options);
   MultiLabelCounts counts(facts.label_names);
-  const auto scores = scores_of(stage, runtime, store, reading.ends, options);
+  const auto scores = scores_of(stage, runtime, store, {}, options);
   for (size_t i = 0; i < scores.size(); ++i) counts.add(store.label_sets[i], scores[i]);
   return counts;
 }

@@ -175,13 +175,13 @@ Settled count_epochs(settings::TrainSettings s, int64_t rows) {
 Settled take_pretrained(settings::TrainSettings s, bool load_has_checkpoint) {
   settings::CheckpointSettings& c = s.checkpoint;
   if (!c.pretrained_checkpoint || load_has_checkpoint) return {std::move(s)};
-  constexpr const char* kFlag = "--pretrained-checkpoint";
-  const std::string cause =
-      c.load ? fmt::format("{}: {} has no checkpoint yet", kFlag, *c.load) : kFlag;
+  const std::string flag(c.pretrained_flag),
+      cause = c.load ? fmt::format("{}: {} has no checkpoint yet", flag, *c.load) : flag;
   std::vector<SettingNote> notes;
   if (c.load != c.pretrained_checkpoint) notes.push_back({"load", *c.pretrained_checkpoint, cause});
-  if (!c.finetune) notes.push_back({"finetune", "true", kFlag});
+  if (!c.finetune) notes.push_back({"finetune", "true", flag});
   c.load = c.pretrained_checkpoint;
+  c.load_flag = c.pretrained_flag;
   c.finetune = true;
   return {std::move(s), std::move(notes)};
 }
@@ -198,7 +198,7 @@ Settled take_tokenizer(settings::TrainSettings s, const std::string& directory) 
 Settled settle(const settings::TrainSettings& given) {
   Settled run{given};
   if (auto& adapter = run.settings.adapters.directory)
-    adapter = resume::resolve_model_directory(*adapter);
+    adapter = resume::resolve_model_directory(*adapter, "--adapter");
   run.pass(take_dense_model);
   run.pass(leave_out_evaluation);
   settings::check_rules(settings::RuleScope::flags, run.settings);

@@ -48,6 +48,7 @@ WholeModel whole_model(const models::Stage& undivided) {
     const std::string &name = tensor->parameter.name,
                       &stored = tensor->placement.tensors.at(0).name;
     if (name == "embedding.weight") whole.table = stored;
+    if (name == "position_embedding.weight") whole.positions = stored;
     if (name == "output.weight" || name == "score.weight") whole.head = stored;
     if (name.starts_with("score_transform.") || name.starts_with("score_bias"))
       whole.head_parts.push_back(stored);

@@ -18,7 +18,8 @@ class TrainStep;
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of the weights that are module states
-  std::string table, head;          // names of the embedding and of the output layer; head "": tied
+  // Names of the embedding, of the learned positions ("": none) and of the output layer ("": tied).
+  std::string table, positions, head;
   std::vector<std::string> head_parts;  // names of the other tensors of a head of scores
   bool new_head = false;                // the directory that is read need not have the head
   // What checkpoints have of the weights: all of them, or the adapter's and those that it trains.

@@ -28,28 +28,29 @@ std::array<int32_t, 2> answer_in(const std::vector<tokenizers::Range>& offsets,
 AnswerReading answer_reading(const models::ModelFacts& model,
                              const tokenizers::Tokenizer& tokenizer, int64_t capacity,
                              int64_t overlap) {
-  const tokenizers::TextEnds ends = tokenizers::text_ends(tokenizer);
-  MG_CHECK(ends.first && ends.last,
-           "the tokenizer puts no token {} a text, as questions and contexts need ([CLS] question "
+  const tokenizers::JoinedTexts around = tokenizer.codec().join({}, {});
+  const bool before = around.first > 0, between = around.second > around.first,
+             behind = around.size() > around.second;
+  MG_CHECK(before && between && behind,
+           "the tokenizer puts no token {} texts, as questions and contexts need ([CLS] question "
            "[SEP] context [SEP]): use that of an encoder",
-           ends.first ? "behind" : "before");
-  return {.capacity = capacity,
-          .overlap = overlap,
-          .ends = ends,
-          .separates_twice = model.family == "roberta",
-          .types = model.token_types > 1};
+           !before    ? "before"
+           : !between ? "between"
+                      : "behind");
+  return {.capacity = capacity, .overlap = overlap, .token_types = model.token_types};
 }
 
 std::vector<AnswerWindow> answer_windows(const Question& question,
                                          const tokenizers::Tokenizer& tokenizer,
                                          const AnswerReading& reading) {
-  std::vector<int32_t> head = tokenizer.encode(question.question, true), tokens;
-  if (reading.separates_twice) head.push_back(*reading.ends.last);
+  const std::vector<int32_t> asked = tokenizer.encode(question.question);
+  std::vector<int32_t> tokens;
   std::vector<tokenizers::Range> offsets;
   tokenizer.codec().encode(question.context, {}, tokens, &offsets);
   MG_CHECK(!tokens.empty(), "{}: the context has no tokens", question.place);
-  const auto context = std::ssize(head), all = std::ssize(tokens),
-             room = reading.capacity - context - 1, step = room - reading.overlap;
+  const tokenizers::JoinedTexts without = tokenizer.codec().join(asked, {});
+  const auto context = static_cast<int64_t>(without.second), all = std::ssize(tokens),
+             room = reading.capacity - std::ssize(without.ids), step = room - reading.overlap;
   MG_CHECK(room > 0,
            "{}: the question has {} tokens, which leaves room for 0 of the context's {} in {} "
            "{}: raise {}",
@@ -63,9 +64,11 @@ std::vector<AnswerWindow> answer_windows(const Question& question,
   for (int64_t begin = 0;; begin += step) {
     const int64_t end = std::min(begin + room, all);
     AnswerWindow& window = windows.emplace_back();
-    window.ids = head;
-    window.ids.insert(window.ids.end(), tokens.begin() + begin, tokens.begin() + end);
-    window.ids.push_back(*reading.ends.last);
+    tokenizers::JoinedTexts joined = tokenizer.codec().join(
+        asked,
+        std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    window.types = joined.types_of_model(reading.token_types);
+    window.ids = std::move(joined.ids);
     window.context = static_cast<int32_t>(context);
     window.offsets.assign(offsets.begin() + begin, offsets.begin() + end);
     if (!question.answers.empty())
@@ -82,7 +85,7 @@ AnswerStore read_answers(const std::vector<std::string>& paths,
     bool answered = false;
     std::string source;
   };
-  AnswerStore store{.reading = reading, .ids = {}, .windows = {}};
+  AnswerStore store;
   for_each_tokenized<Read>(
       paths, pool, label,
       [&](const Json& record, std::string place) {
@@ -98,6 +101,7 @@ AnswerStore read_answers(const std::vector<std::string>& paths,
         store.lost += read.answered && !found ? 1 : 0;
         for (const AnswerWindow& window : read.windows) {
           store.ids.insert(store.ids.end(), window.ids.begin(), window.ids.end());
+          store.types.insert(store.types.end(), window.types.begin(), window.types.end());
           store.windows.push_back({.end = std::ssize(store.ids),
                                    .context = window.context,
                                    .context_end = static_cast<int32_t>(window.context_end()),
@@ -111,7 +115,7 @@ AnswerStore read_answers(const std::vector<std::string>& paths,
 
 void AnswerDataset::fill(const PackedRow& row, data::Sample& sample) const {
   sample.targets.assign(sample.tokens.size(), 0);
-  if (store_->reading.types) sample.token_types.assign(sample.tokens.size(), 0);
+  if (!store_->types.empty()) sample.token_types.assign(sample.tokens.size(), 0);
   size_t at = 0;
   for (const PackedPart& part : row) {
     const int64_t index = example_of(part);
@@ -124,9 +128,9 @@ void AnswerDataset::fill(const PackedRow& row, data::Sample& sample) const {
       sample.targets[at + end] = static_cast<double>(window.answer[end]);
     std::fill(sample.labels.begin() + static_cast<std::ptrdiff_t>(context),
               sample.labels.begin() + static_cast<std::ptrdiff_t>(at) + window.context_end, 1);
-    if (store_->reading.types)
-      std::fill(sample.token_types.begin() + static_cast<std::ptrdiff_t>(context),
-                sample.token_types.begin() + static_cast<std::ptrdiff_t>(at + length), 1);
+    if (!store_->types.empty())
+      std::ranges::copy(std::span(store_->types).subspan(begin, length),
+                        sample.token_types.begin() + static_cast<std::ptrdiff_t>(at));
     place(std::span(store_->ids).subspan(begin, length), store_->sources.of(index), at, sample);
   }
 }

@@ -14,17 +14,16 @@
 #include "corpus/chat/example_dataset.h"
 #include "corpus/chat/sources.h"
 #include "models/facts.h"
-#include "tokenizers/text_ends.h"
+#include "tokenizers/tokenizer.h"
 
 namespace megatron::corpus {
 
-// How a question and its context are laid out in windows: [CLS] question [SEP] context [SEP].
+// How a question and its context are laid out in windows: as the tokenizer joins two texts, [CLS]
+// question [SEP] context [SEP].
 struct AnswerReading {
-  int64_t capacity = 0;            // of a window, in tokens
-  int64_t overlap = 0;             // tokens of the context that two windows share (--doc-stride)
-  tokenizers::TextEnds ends = {};  // of the tokenizer; both are needed
-  bool separates_twice = false;    // RoBERTa's two tokens between the texts
-  bool types = false;              // the model has token types: 1 from the context on
+  int64_t capacity = 0;     // of a window, in tokens
+  int64_t overlap = 0;      // tokens of the context that two windows share (--doc-stride)
+  int64_t token_types = 0;  // of the model
   std::string_view limit = "--seq-length";  // flag that sets the capacity
 };
 // Throws Error naming the tokenizer's missing tokens.
@@ -35,7 +34,7 @@ AnswerReading answer_reading(const models::ModelFacts& model,
 // A window of a context, behind the question. A context with more tokens than a window has room for
 // is in several, which overlap.
 struct AnswerWindow {
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids, types;         // types: of a model with several
   int32_t context = 0;                     // index of the context's first token
   std::vector<tokenizers::Range> offsets;  // characters of each of the context's tokens in it
   // Indices of the first and the last token of the answer; 0, which is [CLS]: the window lacks it.
@@ -58,8 +57,7 @@ struct AnswerStore {
     int32_t context = 0, context_end = 0;    // indices in the window of its context's tokens
     std::array<int32_t, 2> answer = {0, 0};  // AnswerWindow
   };
-  AnswerReading reading;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids, types;  // AnswerWindow
   std::vector<Window> windows;
   Sources sources = {};  // of the windows
   int64_t questions = 0;

@@ -510,20 +510,20 @@ ShownTexts shown_pair(const Json& record, const std::string& place,
           {place + ", target", std::move(target)}};
 }
 
+// reading: of texts with scores.
 ShownTexts texts_of(const std::string& task, const Json& record, const std::string& place,
-                    const ChatTokenizer& tokenizer, int64_t padding,
-                    models::ScoredTokens scored_tokens) {
-  const auto scored = [&](const ChatExample& example, bool ends) {
-    ChatTokens tokens{.ids = tokenizer.text_tokens(example, ends), .weights = {}};
+                    const ChatTokenizer& tokenizer, const ScoredReading& reading) {
+  const auto scored = [&](std::vector<int32_t> ids) {
+    ChatTokens tokens{.ids = std::move(ids), .weights = {}};
     tokens.weights.resize(tokens.ids.size());
-    if (const int64_t at = scored_token(tokens.ids, padding, scored_tokens); at >= 0)
+    if (const int64_t at = scored_token(tokens.ids, reading.padding, reading.scored); at >= 0)
       tokens.weights[static_cast<size_t>(at)] = 1;
     return tokens;
   };
   if (task == "reward") {
     const TextPair pair = pair_of(record, place);
-    return {{place + ", chosen", scored(pair.chosen, true)},
-            {place + ", rejected", scored(pair.rejected, true)}};
+    return {{place + ", chosen", scored(tokenizer.text_tokens(pair.chosen, true))},
+            {place + ", rejected", scored(tokenizer.text_tokens(pair.rejected, true))}};
   }
   if (task == "dpo") {
     const Preference preference = preference_of(record, place);
@@ -538,7 +538,8 @@ ShownTexts texts_of(const std::string& task, const Json& record, const std::stri
   }
   if (task == "classify") {
     const ScoredText text = labelled_of(record, place);
-    return {{fmt::format("{}, label {}", place, text.label.dump()), scored(text.text, false)}};
+    LabelledTokens tokens = labelled_tokens(text, tokenizer, reading, place);
+    return {{fmt::format("{}, label {}", place, text.label.dump()), scored(std::move(tokens.ids))}};
   }
   return {{place, tokenizer.tokens(example_of(record, place))}};
 }
@@ -562,7 +563,11 @@ std::string shown_examples(const settings::DataSettings& settings, const Vocabul
                            answer_reading(model, tokenizer, seq_length, settings.doc_stride));
     if (settings.task == "seq2seq") return shown_pair(record, place, tokenizer, *pairs);
     return texts_of(settings.task, record, place, source.tokenizer(),
-                    vocabulary.pad.value_or(vocabulary.eod), model.scored);
+                    {.capacity = seq_length,
+                     .keep_start = settings.chat_truncation == "keep_start",
+                     .padding = static_cast<int32_t>(vocabulary.pad.value_or(vocabulary.eod)),
+                     .scored = model.scored,
+                     .token_types = model.token_types});
   };
   std::string text;
   read_records(example_paths(settings), [&](const Json& record, const std::string& place) {

@@ -370,6 +370,9 @@ ScoredText labelled_of(const Json& record, std::string place) {
   MG_CHECK(good,
            "{}: '{}' is {}; it is the name of a class, or its index (0, 1, ...), or a list of them",
            place, key, Record::shortened(scored.label));
+  MG_CHECK(r.has("text") || !r.has("text_pair"),
+           "{}: the record has a 'text_pair', the second of two texts, but no 'text'", place);
+  if (r.has("text_pair")) scored.second = r.text("text_pair");
   if (r.has("text")) {
     scored.text.texts = {"", r.text("text")};
     scored.text.place = std::move(place);

@@ -28,11 +28,13 @@ std::vector<ChatExample> conversations_of(ChatExample example);
 // A text that is scored at its end.
 struct ScoredText {
   ChatExample text;
+  std::optional<std::string> second = {};  // of two texts that are read as one input
   // A name (string) or an index (integer); or a list of them, of a text that may have several.
   Json label;
 };
-// {"text": TEXT, "label": ...}, or a conversation in one of the shapes of example_of(), which need
-// not have an answer, beside "label"; a list may be named "labels".
+// {"text": TEXT, "label": ...}, with "text_pair" beside "text" for two texts, or a conversation in
+// one of the shapes of example_of(), which need not have an answer, beside "label"; a list may be
+// named "labels".
 ScoredText labelled_of(const Json& record, std::string place);
 
 // Two texts of which the first is preferred.

@@ -16,6 +16,8 @@ using Ids = std::vector<int32_t>;
 
 struct ReadExample {
   std::vector<Ids> texts;
+  Ids types = {};    // of two texts in one
+  bool cut = false;  // they have been
   int32_t label = 0;
   std::vector<int32_t> classes = {};  // of a text that may have several
   double margin = 0;
@@ -37,12 +39,17 @@ class Storing {
       ++store_.dropped;
       return;
     }
+    store_.cut += example.cut ? 1 : 0;
     for (const Ids& text : example.texts) {
       const int64_t scored = scored_token(text, reading_.padding, reading_.scored);
       MG_CHECK(scored >= 0, "{}: a text has no tokens{}", example.place,
                text.empty() ? "" : " but the padding token, which is not scored");
       store_.scored.push_back(std::ssize(store_.ids) + scored);
       store_.ids.insert(store_.ids.end(), text.begin(), text.end());
+      if (!example.types.empty() || !store_.types.empty()) {
+        store_.types.resize(store_.ids.size());
+        std::ranges::copy(example.types, store_.types.end() - std::ssize(example.types));
+      }
       store_.ends.push_back(std::ssize(store_.ids));
     }
     store_.sources.add(example.source);
@@ -94,6 +101,7 @@ ScoredReading scored_reading(const models::ModelFacts& model,
   return {.padding = static_cast<int32_t>(model.score_padding),
           .scored = model.scored,
           .multi_label = model.multi_label,
+          .token_types = model.token_types,
           .ends = model.two_sided ? tokenizers::text_ends(tokenizer) : tokenizers::TextEnds{}};
 }
 
@@ -121,13 +129,34 @@ ScoredStore read_labelled(const std::vector<std::string>& paths, const ChatToken
                           ThreadPool& pool, const std::string& label) {
   return read(paths, reading, 1, pool, label, [&](const Json& record, std::string place) {
     const ScoredText scored = labelled_of(record, place);
-    ReadExample example{.texts = {tokenizer.text_tokens(scored.text, false)},
+    LabelledTokens tokens = labelled_tokens(scored, tokenizer, reading, place);
+    ReadExample example{.texts = {std::move(tokens.ids)},
+                        .types = std::move(tokens.types),
+                        .cut = tokens.cut,
                         .source = source_of(record, place)};
     if (reading.multi_label) example.classes = classes_of(scored.label, names, place);
     else example.label = class_of(scored.label, names, place);
     example.place = std::move(place);
     return example;
   });
+}
+
+LabelledTokens labelled_tokens(const ScoredText& scored, const ChatTokenizer& tokenizer,
+                               const ScoredReading& reading, const std::string& place) {
+  if (!scored.second) return {.ids = tokenizer.text_tokens(scored.text, false), .types = {}};
+  const tokenizers::Tokenizer& of_texts = tokenizer.tokenizer();
+  Ids first = of_texts.encode(scored.text.texts->second), second = of_texts.encode(*scored.second);
+  const auto around = std::ssize(of_texts.codec().join({}, {}).ids);
+  const size_t all = first.size() + second.size();
+  MG_CHECK(reading.capacity > around,
+           "{}: the tokenizer adds {} tokens to two texts, which leaves them no room in {} tokens "
+           "(--seq-length)",
+           place, around, reading.capacity);
+  tokenizers::cut_pair(first, second, reading.capacity - around, reading.keep_start);
+  tokenizers::JoinedTexts joined = of_texts.codec().join(first, second);
+  return {.ids = joined.ids,
+          .types = joined.types_of_model(reading.token_types),
+          .cut = first.size() + second.size() < all};
 }
 
 int32_t class_of(const Json& label, const std::vector<std::string>& names,
@@ -217,6 +246,7 @@ void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
   const bool pairs = store_->texts_per_example == 2;
   if (pairs) sample.targets.assign(sample.tokens.size(), 0);
   if (!store_->label_sets.empty()) sample.label_sets.assign(sample.tokens.size(), {});
+  if (!store_->types.empty()) sample.token_types.assign(sample.tokens.size(), 0);
   size_t at = 0;
   for (const PackedPart& part : row) {
     const int64_t example = example_of(part), first = example * store_->texts_per_example;
@@ -230,6 +260,9 @@ void ScoredDataset::fill(const PackedRow& row, data::Sample& sample) const {
       if (!store_->label_sets.empty()) sample.label_sets[scored] = store_->label_sets[index];
       else if (!pairs) sample.labels[scored] = store_->labels[index];
       else if (text == first) sample.targets[scored] = store_->margins[index];
+      if (!store_->types.empty())
+        std::ranges::copy(std::span(store_->types).subspan(begin, end - begin),
+                          sample.token_types.begin() + static_cast<std::ptrdiff_t>(at));
       place(std::span(store_->ids).subspan(begin, end - begin), store_->sources.of(example), at,
             sample);
     }

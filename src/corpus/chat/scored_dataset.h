@@ -24,9 +24,10 @@ namespace megatron::corpus {
 struct ScoredStore {
   int64_t texts_per_example = 1;  // 2: pairs, the chosen text first
   std::vector<int32_t> ids;
-  std::vector<int64_t> ends;    // of each text in ids
-  std::vector<int64_t> scored;  // index in ids of the token of each text that is scored
-  std::vector<int32_t> labels;  // of each example without a pair
+  std::vector<int32_t> types = {};  // token types of ids; empty: no text has others than 0
+  std::vector<int64_t> ends;        // of each text in ids
+  std::vector<int64_t> scored;      // index in ids of the token of each text that is scored
+  std::vector<int32_t> labels;      // of each example without a pair
   // The classes of each example whose text may have several, in place of its label.
   std::vector<std::vector<int32_t>> label_sets = {};
   std::vector<double> margins;  // of each pair
@@ -49,6 +50,7 @@ struct ScoredReading {
   int32_t padding = -1;
   models::ScoredTokens scored = models::ScoredTokens::last_token;
   bool multi_label = false;  // ModelFacts::multi_label
+  int64_t token_types = 0;   // of the model
   // The tokens of an encoder's tokenizer around a text, which a text that is cut keeps.
   tokenizers::TextEnds ends = {};
 };
@@ -56,6 +58,16 @@ struct ScoredReading {
 // How texts are read for a model with scores: their padding, scored tokens and ends.
 ScoredReading scored_reading(const models::ModelFacts& model,
                              const tokenizers::Tokenizer& tokenizer);
+
+// What a model reads of a labelled text, or of two: these as the tokenizer joins them, the longer
+// one cut first.
+struct LabelledTokens {
+  std::vector<int32_t> ids, types;  // types: of two texts, of a model with several
+  bool cut = false;                 // a text of two; a single one is whole
+};
+// Throws Error naming the place if the tokenizer's own tokens leave two texts no room.
+LabelledTokens labelled_tokens(const ScoredText& scored, const ChatTokenizer& tokenizer,
+                               const ScoredReading& reading, const std::string& place);
 
 // Index of the token of a text that is scored; -1: none is. Of scores of the first token, and of
 // the mean of all tokens, which each token has: 0.

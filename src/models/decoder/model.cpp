@@ -11,6 +11,7 @@
 #include "ops/expert_rows.h"
 #include "ops/scale.h"
 #include "ops/squared_error.h"
+#include "parallel/collectives.h"
 
 namespace megatron::models {
 namespace {
@@ -434,6 +435,8 @@ Var DecoderModel::logits(Tape& tape, const Bundle& in, const nn::Batch& batch) c
 
 Var DecoderModel::objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   if (value_.score_labels > 0) return logits(tape, in, batch);
+  if (value_.headless)
+    return parallel::gather_rows(tape, final_norm(tape, in), tensor_, "hidden states");
   const Var x_TH = final_norm(tape, in);  // once: a parameter's uses are counted
   const Var values_T = output_.table->log_probabilities(
       tape, head_input(tape, x_TH), batch.labelled, output_.use, value_.logits_soft_cap);

@@ -36,14 +36,26 @@ class SentencePiece final : public Codec {
              "a text of {} bytes is too long for this SentencePiece model; the limit is {}: "
              "split it",
              text.size(), longest_text_);
-    const int bos = processor_.bos_id(), eos = processor_.eos_id();
-    if (options.add_special_tokens && options_.add_bos && bos >= 0) ids.push_back(bos);
+    append_end(options.add_special_tokens && options_.add_bos, processor_.bos_id(), ids);
     std::vector<int> found;
     check(processor_.Encode(text, &found));
     ids.insert(ids.end(), found.begin(), found.end());
-    if (options.add_special_tokens && options_.add_eos && eos >= 0) ids.push_back(eos);
+    append_end(options.add_special_tokens && options_.add_eos, processor_.eos_id(), ids);
   }
   bool accepts_invalid_utf8() const override { return true; }
+  JoinedTexts join(std::span<const int32_t> first, std::span<const int32_t> second) const override {
+    JoinedTexts joined;
+    const auto add = [&](std::span<const int32_t> text, int32_t type, size_t& begin) {
+      append_end(options_.add_bos, processor_.bos_id(), joined.ids);
+      begin = joined.size();
+      joined.ids.insert(joined.ids.end(), text.begin(), text.end());
+      append_end(options_.add_eos, processor_.eos_id(), joined.ids);
+      joined.types.resize(joined.size(), type);
+    };
+    add(first, 0, joined.first);
+    add(second, 1, joined.second);
+    return joined;
+  }
 
   std::string decode(std::span<const int32_t> ids, bool) const override {
     std::vector<int> known;
@@ -81,6 +93,9 @@ class SentencePiece final : public Codec {
   std::vector<File> files() const override { return {{"tokenizer.model", bytes_}}; }
 
  private:
+  static void append_end(bool wanted, int id, std::vector<int32_t>& ids) {
+    if (wanted && id >= 0) ids.push_back(id);
+  }
   static void check(const sentencepiece::util::Status& status) {
     MG_CHECK(status.ok(), "the SentencePiece library reports: {}", status.message());
   }

@@ -1,4 +1,5 @@
 // `megatron token-classification` and `megatron question-answering` train heads of tokens.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -151,7 +152,28 @@ TEST_F(EncoderTasks, AdaptersBringTheirHeads) {
                         unnamed = models::model_from_directory(peft);
     EXPECT_EQ(unnamed->facts().scored, named->facts().scored);
     EXPECT_EQ(unnamed->score_labels(), named->score_labels());
+    succeed({"merge-adapter", "--adapter", kind.name + "/iter_0000006", "--save",
+             kind.name + "_merged"});
+    const models::Model merged = models::model_from_directory(place_ / (kind.name + "_merged"));
+    EXPECT_EQ(merged->describe(), named->base()->describe());
+    EXPECT_EQ(merged->facts().label_names, named->facts().label_names);
   }
+}
+
+// The label is whether the second text is the first one's successor; types tell the texts apart.
+TEST_F(EncoderTasks, TwoTextsHaveALabel) {
+  std::ofstream data(place_ / "pairs.jsonl");
+  for (int i = 0; i < 40; ++i)
+    data << fmt::format(R"({{"text": "w{}", "text_pair": "w{}", "label": "{}"}})", 20 + i,
+                        20 + i + 1 + i % 2, i % 2 == 0 ? "next" : "other")
+         << "\n";
+  data.close();
+  expect_contains(succeed(command("classify", "--data-path pairs.jsonl --show 1")).out,
+                  {"pairs.jsonl:1, label \"next\": 5 tokens", "[[[CLS]]]w20[SEP]w21[SEP]"});
+  succeed(command("classify", "--data-path pairs.jsonl --save pairs --train-iters 6"));
+  EXPECT_LT(losses("pairs").back(), losses("pairs").front());
+  const Json found = evaluated("pairs", "pairs.jsonl");
+  EXPECT_EQ(found["texts"].as_integer(), 40);
 }
 
 TEST_F(EncoderTasks, ShowWhatIsLearned) {

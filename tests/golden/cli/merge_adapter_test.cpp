@@ -8,6 +8,7 @@
 #include "base/tolerances.h"
 #include "checkpoint/safetensors.h"
 #include "golden/cli/process.h"
+#include "golden/selftest/head_adapters.h"
 #include "golden/selftest/support.h"
 #include "selftest/report.h"
 #include "tensor/element_types.h"
@@ -287,6 +288,43 @@ TEST_F(MergeAdapter, MergesExpertsThatTheBaseStoresAsOne) {
         << name;
   }
   EXPECT_EQ(merged(experts + "down_proj_bias"), before.doubles(experts + "down_proj_bias"));
+}
+
+// The merged model is the golden one, also in its own class, and opens again.
+TEST_F(MergeAdapter, WritesTheHeadThatAnAdapterBrings) {
+  for (const HeadAdapter& c : head_adapters()) {
+    SCOPED_TRACE(c.name);
+    fs::remove_all(place_ / "out");
+    const HeadAdapterFiles files(c, place_ / c.name);
+    const Outcome outcome = merge(place_ / (c.name + "/adapter"));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_contains(outcome.out, {"1 matrices with adapters", "tensors of a new head"});
+    const std::string golden = vectors("hf/" + c.name);
+    const SafetensorsFile after(place_ / ("out" + kWeights)), model(golden + kWeights);
+    EXPECT_EQ(after.tensors().size(), model.tensors().size());
+    for (const checkpoint::TensorInfo& info : model.tensors()) {
+      ASSERT_NE(after.find(info.name), nullptr) << info.name;
+      const std::vector<double> wanted = model.doubles(info.name);
+      EXPECT_LE(selftest::difference_norm(after.doubles(info.name), wanted),
+                tolerance::kMergedFp32 * selftest::norm(wanted))
+          << info.name;
+    }
+    EXPECT_EQ(Json::read(place_ / "out/config.json")["architectures"],
+              Json::read(golden + "/config.json")["architectures"]);
+    fs::copy(golden + "/expected.safetensors", place_ / "out");
+    const Outcome verified = place_.run({"verify", "out"});
+    EXPECT_EQ(verified.code, 0) << verified.out << verified.err;
+  }
+}
+
+TEST_F(MergeAdapter, RefusesAHeadWithoutItsPooler) {
+  HeadAdapter c = head_adapters().at(0);
+  const HeadAdapterFiles files(c, place_ / c.name);
+  const std::string adapter = place_ / (c.name + "/adapter");
+  change_tensors(adapter + kAdapterWeights, [](Values& values) {
+    std::erase_if(values, [](const auto& value) { return has(value.first, "pooler"); });
+  });
+  refused(adapter, {"brings a head", "bert.pooler.dense.weight", "modules_to_save"});
 }
 
 TEST_F(MergeAdapter, GivesConv1DOutputsTheLengthsOfDoRA) {

@@ -325,6 +325,13 @@ TEST_F(Sft, BadInputIsRefusedBeforeAStep) {
   refused(line, {"bad.jsonl:2", "assistant"});
   std::ranges::replace(line, std::string("bad.jsonl"), std::string("missing.jsonl"));
   refused(line, {"missing.jsonl", "--data-path"});
+  const Words of_model = words(
+      "sft --model nowhere --save out --data-path chats.jsonl --seq-length 96 --micro-batch-size 2 "
+      "--train-iters 6 --lr 1e-3");
+  for (const std::string more : {"", "--lora-rank 2", "--show 1"})
+    refused(with(of_model, words(more)), {"--model nowhere "});
+  std::ofstream(place_ / "nowhere") << "x";
+  refused(of_model, {"--model nowhere is a file"});
   const Outcome help = place_.run({"sft", "--help"});
   EXPECT_NE(help.out.find("files of chats"), std::string::npos) << help.out;
   EXPECT_EQ(help.out.find("--mock-data"), std::string::npos) << help.out;

@@ -6,6 +6,7 @@
 
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
+#include "head_adapters.h"
 #include "selftest/verify.h"
 #include "support.h"
 #include "text.h"
@@ -76,6 +77,29 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Adapter,
                                            "gpt2_conv1d", "modules_to_save", "patterns", "qv",
                                            "qwen2_bias", "qwen3_tied", "regex_one_layer"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(AdapterWithAHead, AgreesWithTheModelThatItMakes) {
+  for (const testing::HeadAdapter& c : testing::head_adapters()) {
+    SCOPED_TRACE(c.name);
+    const TemporaryDirectory folder;
+    const testing::HeadAdapterFiles files(c, folder / c.name);
+    const std::string adapter = folder / c.name + "/adapter";
+    int64_t wanted = 0;
+    for (const checkpoint::TensorInfo& tensor :
+         checkpoint::SafetensorsFile(adapter + "/expected.safetensors").tensors())
+      wanted += tensor.name.find(".") != std::string::npos || tensor.name.ends_with("logits") ||
+                tensor.name == "loss";
+    for (const VerifyOptions& options :
+         {VerifyOptions{}, VerifyOptions{.tensor_parallel = 2, .pipeline_parallel = 2},
+          VerifyOptions{.data_parallel = 2, .context_parallel = 2}}) {
+      for (const Report& report : verify(adapter, options)) {
+        EXPECT_TRUE(report.passed()) << report.text();
+        // Hidden states and logits twice, also of the merged model.
+        EXPECT_GT(report.compared(), wanted) << report.text();
+      }
+    }
+  }
+}
 
 class ChangedAdapter : public ::testing::Test {
  protected:

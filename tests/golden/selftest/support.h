@@ -54,6 +54,10 @@ inline void change_tensors(const std::string& path, const std::function<void(Val
     }
   }
   change(values);
+  std::erase_if(tensors, [&](const checkpoint::TensorToWrite& tensor) {
+    return tensor.dtype == DType::f32 && tensor.shape.elements() > 0 &&
+           !values.contains(tensor.name);
+  });
   for (const auto& [name, v] : values) {
     if (!bytes.contains(name)) {
       const auto shape = shapes.find(name);

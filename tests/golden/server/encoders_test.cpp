@@ -227,7 +227,7 @@ TEST(EncoderEndpoints, ClassifyTextsAsTransformersDoes) {
   EXPECT_EQ(cut["data"].dump(), whole["data"].dump());  // [SEP] stays
 }
 
-// BertTokenizer's tokens and types of the pair.
+// BertTokenizer's tokens and types of the pair, and those with its truncation (longest_first).
 TEST(EncoderEndpoints, ReadPairsAsTransformersDoes) {
   const ServedEncoder served("bert_classify");
   const auto pair = [&](const std::string& more) {
@@ -243,8 +243,14 @@ TEST(EncoderEndpoints, ReadPairsAsTransformersDoes) {
   EXPECT_EQ(whole.texts[1], (Ids{2, 10, 20, 3, 9, 3}));
   EXPECT_EQ(whole.types[1], (Ids{0, 0, 0, 0, 1, 1}));
   const server::ScoreRequest cut = pair(R"(, "truncate_prompt_tokens": 6)");
-  EXPECT_EQ(cut.texts[0], (Ids{2, 10, 20, 3, 30, 3}));
-  EXPECT_EQ(cut.types[0], (Ids{0, 0, 0, 0, 1, 1}));
+  EXPECT_EQ(cut.texts[0], (Ids{2, 10, 3, 30, 31, 3}));
+  EXPECT_EQ(cut.types[0], (Ids{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(cut.texts[1], whole.texts[1]);
+  const server::ScoreRequest end =
+      pair(R"(, "truncate_prompt_tokens": 5, "truncation_side": "left")");
+  EXPECT_EQ(end.texts[0], (Ids{2, 20, 3, 31, 3}));
+  EXPECT_EQ(end.types[0], (Ids{0, 0, 0, 1, 1}));
+  EXPECT_THROW(pair(R"(, "truncate_prompt_tokens": 3)"), server::ApiError);  // no room for texts
   expect_contains(served.refused("/v1/score", R"({"text_1": "w5", "text_2": "w6"})"),
                   {"has 3 labels", "/v1/classify"});
 }

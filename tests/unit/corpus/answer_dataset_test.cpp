@@ -34,16 +34,24 @@ class Answers : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  AnswerReading reading(int64_t capacity, int64_t overlap, const char* family = "bert") const {
+  AnswerReading reading(int64_t capacity, int64_t overlap) const {
     models::ModelFacts facts;
-    facts.family = family;
     facts.token_types = 2;
     return answer_reading(facts, *tokenizer_, capacity, overlap);
   }
-  std::vector<AnswerWindow> windows(const std::string& record, int64_t capacity, int64_t overlap,
-                                    const char* family = "bert") const {
+  std::vector<AnswerWindow> windows(const std::string& record, int64_t capacity,
+                                    int64_t overlap) const {
     return answer_windows(question_of(Json::parse(record, "record"), "here:1"), *tokenizer_,
-                          reading(capacity, overlap, family));
+                          reading(capacity, overlap));
+  }
+  // The same tokens with RoBERTa's around them.
+  void take_robertas_tokens() {
+    Json file = Json::parse(tokenizer_->codec().files().at(0).content, "tokenizer.json");
+    Json around = file["post_processor"];
+    around.set("type", "RobertaProcessing");
+    file.set("post_processor", std::move(around));
+    std::ofstream(folder_ / "tokenizer.json") << file.dump();
+    *tokenizer_ = tokenizers::Tokenizer::load(folder_ / "tokenizer.json");
   }
   std::string error_of(const std::string& record, int64_t capacity = 50) const {
     try {
@@ -70,9 +78,15 @@ TEST_F(Answers, AContextIsInOneWindowIfItFits) {
   EXPECT_EQ(all[0].context, 3);
   EXPECT_EQ(all[0].answer, (std::array<int32_t, 2>{7, 8}));
   EXPECT_EQ(all[0].offsets[4], (tokenizers::Range{12, 14}));
-  // RoBERTa has two tokens between the texts.
-  EXPECT_EQ(windows(kRecord, 20, 3, "roberta")[0].ids[3], 3);
-  EXPECT_EQ(windows(kRecord, 20, 3, "roberta")[0].answer, (std::array<int32_t, 2>{8, 9}));
+  EXPECT_EQ(all[0].types, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST_F(Answers, TheTokenizerSaysWhatIsBetweenTheTexts) {
+  take_robertas_tokens();
+  const AnswerWindow window = windows(kRecord, 13, 3).at(0);
+  EXPECT_EQ(window.ids, (std::vector<int32_t>{2, 14, 3, 3, 5, 6, 7, 8, 9, 10, 11, 12, 3}));
+  EXPECT_EQ(window.types, std::vector<int32_t>(13));
+  EXPECT_EQ(window.answer, (std::array<int32_t, 2>{8, 9}));
 }
 
 // As transformers' tokenizers do with stride 2 and truncation of the second text.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "corpus/vocabulary.h"
+#include "word_vocabulary.h"
 
 namespace megatron::corpus {
 namespace {
@@ -141,6 +142,44 @@ TEST_F(ScoredFiles, AnEncodersTextIsScoredAtItsFirstToken) {
   EXPECT_EQ(store.labels, (std::vector<int32_t>{1, 0}));
   EXPECT_EQ(scored_token(store.ids, -1, models::ScoredTokens::mean), 0);
   EXPECT_EQ(scored_token({}, -1, models::ScoredTokens::first_token), -1);
+}
+
+// [CLS] text [SEP] text_pair [SEP]; a single text is among them.
+TEST_F(ScoredFiles, TwoTextsAreJoinedByTheTokenizer) {
+  testing::write_word_vocabulary(folder_ / "words", 20);
+  const tokenizers::Tokenizer words = tokenizers::Tokenizer::load(folder_ / "words");
+  const ChatTokenizer tokens(words, template_);
+  const auto read = [&](const std::string& text, ScoredReading reading) {
+    ThreadPool pool(1);
+    reading.scored = models::ScoredTokens::first_token;
+    reading.ends = tokenizers::text_ends(words);
+    return read_labelled(file(text), tokens, reading, {"no", "yes"}, pool, "reading");
+  };
+  const std::string pair = R"({"text": "w5 w6", "text_pair": "w7 w8 w9 w10", "label": 1})",
+                    data = R"({"text": "w11", "label": 0})"
+                           "\n" +
+                           pair;
+  const auto store =
+      std::make_shared<const ScoredStore>(read(data, {.capacity = 9, .token_types = 2}));
+  EXPECT_EQ(store->ids, (std::vector<int32_t>{2, 11, 3, 2, 5, 6, 3, 7, 8, 9, 10, 3}));
+  EXPECT_EQ(store->types, (std::vector<int32_t>{0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(store->cut, 0);
+  data::Sample sample;
+  const ScoredDataset set(store, {0, 1}, Packing::bfd, 13, 0, std::nullopt, std::nullopt);
+  set.read(0, sample);
+  EXPECT_EQ(sample.tokens, (std::vector<int64_t>{2, 5, 6, 3, 7, 8, 9, 10, 3, 2, 11, 3, 0}));
+  EXPECT_EQ(sample.token_types, (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0}));
+  EXPECT_EQ(sample.labels, (std::vector<int64_t>{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  const ScoredStore cut = read(pair, {.capacity = 6, .keep_start = false});
+  EXPECT_EQ(cut.ids, (std::vector<int32_t>{2, 6, 3, 9, 10, 3}));
+  EXPECT_TRUE(cut.types.empty());
+  EXPECT_EQ(cut.cut, 1);
+  EXPECT_NE(error_of([&] { read(pair, {.capacity = 3}); }).find("adds 3 tokens to two texts"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              read(R"({"messages": [], "text_pair": "w5", "label": 1})", {.capacity = 9});
+            }).find("no 'text'"),
+            std::string::npos);
 }
 
 TEST_F(ScoredFiles, LongTextsAreCutAndShortOnesStayWhole) {

@@ -44,5 +44,24 @@ TEST(TextEnds, StayWhenATextIsCut) {
   EXPECT_EQ(cut({7, 8, 9}, 2, true, ends), (Ids{7, 8}));  // without the tokens: as it is
 }
 
+TEST(TextEnds, PairsLoseTheirLongerTextFirst) {
+  const auto lengths = [](size_t first, size_t second, int64_t length) {
+    Ids one(first), other(second);
+    cut_pair(one, other, length, true);
+    return std::pair(one.size(), other.size());
+  };
+  // As tokenizers 0.23 has it with longest_first.
+  EXPECT_EQ(lengths(3, 5, 8), std::pair(3ul, 5ul));
+  EXPECT_EQ(lengths(3, 9, 8), std::pair(3ul, 5ul));
+  EXPECT_EQ(lengths(9, 3, 8), std::pair(5ul, 3ul));
+  EXPECT_EQ(lengths(9, 8, 7), std::pair(4ul, 3ul));
+  EXPECT_EQ(lengths(8, 8, 7), std::pair(3ul, 4ul));
+  EXPECT_EQ(lengths(0, 8, 7), std::pair(0ul, 7ul));
+  Ids one = {1, 2, 3}, other = {4, 5};
+  cut_pair(one, other, 3, false);
+  EXPECT_EQ(one, (Ids{2, 3}));
+  EXPECT_EQ(other, Ids{5});
+}
+
 }  // namespace
 }  // namespace megatron::tokenizers

@@ -1,6 +1,7 @@
 // Loading, saving, special tokens, streams, threads, and invalid files.
 #include "tokenizers/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/text_parts.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/trainer/bpe_trainer.h"
 
@@ -263,6 +265,106 @@ TEST(TokenizerTest, AddedTokensAreTrimmedAsTheyAreSpeltWhenNormalized) {
   ASSERT_EQ(offsets.size(), 1u);
   EXPECT_EQ(offsets[0].begin, 1u);
   EXPECT_EQ(offsets[0].end, 1u);
+}
+
+// A post-processor over the words a, b, c, d (1 to 4) and the tokens <s>, </s>, [X] (5 to 7).
+std::unique_ptr<Codec> codec_with(const std::string& post_processor) {
+  return make_pipeline(parse_definition(R"({
+    "added_tokens": [], "normalizer": null, "decoder": null,
+    "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": )" +
+                                        post_processor + R"(,
+    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2, "c": 3,
+              "d": 4, "<s>": 5, "</s>": 6, "[X]": 7}}})"));
+}
+
+std::string around_of(const std::string& type, int begin, int end) {
+  return fmt::format(R"({{"type": "{}", "cls": ["", {}], "sep": ["", {}]}})", type, begin, end);
+}
+
+// pieces: "5:0 A:0", tokens and sequences with their types.
+std::string template_of(const std::string& single, const std::string& pair) {
+  const auto list = [](const std::string& pieces) {
+    std::string json;
+    for (const std::string_view piece : split_text(pieces, ' ')) {
+      const std::string_view id = piece.substr(0, 1), type = piece.substr(2);
+      json += fmt::format(R"({}{{"{}": {{"id": "{}", "type_id": {}}}}})", json.empty() ? "" : ", ",
+                          id < "A" ? "SpecialToken" : "Sequence", id, type);
+    }
+    return json;
+  };
+  return fmt::format(R"({{"type": "TemplateProcessing", "single": [{}], "pair": [{}],
+                         "special_tokens": {{"5": {{"ids": [5]}}, "6": {{"ids": [6]}},
+                                             "7": {{"ids": [7]}}}}}})",
+                     list(single), list(pair));
+}
+
+// What tokenizers 0.23 makes of the pair "a b", "c d", and of "a b" alone.
+TEST(TokenizerTest, JoinsTwoTextsAsTheOriginalDoes) {
+  using Ids = std::vector<int32_t>;
+  const auto sequence = [](const std::string& one, const std::string& other) {
+    return fmt::format(R"({{"type": "Sequence", "processors": [{}, {}]}})", one, other);
+  };
+  const std::string bert = around_of("BertProcessing", 5, 6),
+                    roberta = around_of("RobertaProcessing", 5, 6),
+                    bytes = R"({"type": "ByteLevel", "trim_offsets": true})",
+                    begins = template_of("5:0 A:0", "5:0 A:0 5:1 B:1"),
+                    marks = template_of("7:0 A:0", "7:0 A:0 7:0 B:1");
+  const struct {
+    std::string post_processor;
+    Ids ids, types, single;
+  } cases[] = {
+      {"null", {1, 2, 3, 4}, {0, 0, 1, 1}, {1, 2}},
+      {bytes, {1, 2, 3, 4}, {0, 0, 1, 1}, {1, 2}},
+      {bert, {5, 1, 2, 6, 3, 4, 6}, {0, 0, 0, 0, 1, 1, 1}, {5, 1, 2, 6}},
+      {roberta, {5, 1, 2, 6, 6, 3, 4, 6}, Ids(8), {5, 1, 2, 6}},
+      {template_of("5:0 A:0 6:0", "5:0 B:2 6:3 A:1 7:1"),
+       {5, 3, 4, 6, 1, 2, 7},
+       {0, 2, 2, 3, 1, 1, 1},
+       {5, 1, 2, 6}},
+      {template_of("A:0", "A:0 A:0 6:0 B:1"), {1, 2, 1, 2, 6, 3, 4}, {0, 0, 0, 0, 0, 1, 1}, {1, 2}},
+      {sequence(bytes, begins), {5, 1, 2, 5, 3, 4}, {0, 0, 0, 1, 1, 1}, {5, 1, 2}},
+      {sequence(bert, around_of("RobertaProcessing", 0, 7)),
+       {0, 5, 1, 2, 6, 7, 7, 3, 4, 6, 7},
+       Ids(11),
+       {0, 5, 1, 2, 6, 7}},
+      {sequence(bert, marks),
+       {7, 5, 1, 2, 6, 7, 3, 4, 6},
+       {0, 0, 0, 0, 0, 0, 1, 1, 1},
+       {7, 5, 1, 2, 6}},
+      {sequence(marks, bert),
+       {5, 7, 6, 1, 2, 6, 7, 6, 3, 4, 6},
+       {0, 0, 0, 0, 0, 1, 0, 1, 1, 1, 1},
+       {5, 7, 6, 1, 2, 6}},
+  };
+  for (const auto& c : cases) {
+    const Tokenizer tokenizer(codec_with(c.post_processor));
+    const JoinedTexts joined = tokenizer.encode_pair("a b", "c d");
+    EXPECT_EQ(joined.ids, c.ids) << c.post_processor;
+    EXPECT_EQ(joined.types, c.types) << c.post_processor;
+    EXPECT_EQ(joined.ids.at(joined.first), 1) << c.post_processor;
+    EXPECT_EQ(joined.ids.at(joined.second), 3) << c.post_processor;
+    EXPECT_EQ(tokenizer.encode("a b", true), c.single) << c.post_processor;
+  }
+}
+
+TEST(TokenizerTest, RefusesPairsThatItsTemplateLacks) {
+  const auto error_of_pair = [](const std::string& post_processor) -> std::string {
+    try {
+      Tokenizer(codec_with(post_processor)).encode_pair("a", "b");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error_of_pair(template_of("A:0", "A:0 6:0")).find("lacks sequence B"),
+            std::string::npos);
+  EXPECT_NE(error_of_pair(template_of("A:0", "A:0 C:0")).find("has the sequence 'C'"),
+            std::string::npos);
+  const JoinedTexts joined =
+      Tokenizer(codec_with(template_of("A:0", "A:0 B:3"))).encode_pair("a", "b");
+  EXPECT_EQ(joined.types_of_model(1), std::vector<int32_t>());
+  EXPECT_EQ(joined.types_of_model(4), (std::vector<int32_t>{0, 3}));
+  EXPECT_THROW(joined.types_of_model(2), Error);
 }
 
 TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
