@@ -42,9 +42,62 @@ double attention_flops(const Args& a, int of_keys, int of_values) {
   return 2 * heads * width * seen_pairs(a.q.size(1), a.keys(), a.causal, a.window, a.chunk);
 }
 
+// Sizes of a scan of states: products over all heads and groups for each pair of tokens of a chunk
+// whose rows and columns are computed (of the first half of a chunk, none with the second), and for
+// each token with the state.
+struct ScanFlops {
+  template <class Args>
+  explicit ScanFlops(const Args& a)
+      : sequences(static_cast<double>(a.x.size(0))),
+        inner(static_cast<double>(a.x.size(2) * a.x.size(3))),
+        group(static_cast<double>(a.b.size(2) * a.b.size(3))),
+        states(static_cast<double>(a.b.size(3))),
+        tokens(a.x.size(1)) {}
+  static double pairs(double t) {
+    constexpr double kHalf = static_cast<double>(kScanChunk) / 2;
+    return t <= kHalf ? t * t : t * t - kHalf * t + kHalf * kHalf;
+  }
+  // Calls f(tokens, is there a chunk before, is there one after) for each chunk.
+  template <class F>
+  void for_chunks(F f) const {
+    for (int64_t t = 0; t < tokens; t += kScanChunk)
+      f(static_cast<double>(std::min(kScanChunk, tokens - t)), t > 0, t + kScanChunk < tokens);
+  }
+  double sequences, inner, group, states;
+  int64_t tokens;
+};
+
 template <class Args>
 double flops_of(const Args&) {
   return 0;
+}
+// G and M x; the state's part of outputs, and the state after the chunk.
+inline double flops_of(const StateScanArgs& a) {
+  const ScanFlops s(a);
+  double sum = 0;
+  s.for_chunks([&](double t, bool before, bool after) {
+    sum += (s.group + s.inner) * ScanFlops::pairs(t) +
+           s.inner * s.states * t * ((before ? 1 : 0) + (after ? 1 : 0));
+  });
+  return 2 * s.sequences * sum;
+}
+// G, its gradients of b and c, dM and M^T dy; dC and dS before a chunk; dx, dB and the state after
+// it.
+inline double flops_of(const StateScanBackwardArgs& a) {
+  const ScanFlops s(a);
+  double sum = 0;
+  s.for_chunks([&](double t, bool before, bool after) {
+    sum += (s.group + 2 * s.inner) * ScanFlops::pairs(t) + 2 * s.group * t * t +
+           s.inner * s.states * t * ((before ? 2 : 0) + (after ? 3 : 0));
+  });
+  return 2 * s.sequences * sum;
+}
+// On average over the places in a chunk at which a piece begins.
+inline double flops_of(const StateScanContinuedArgs& a) {
+  const ScanFlops s(a);
+  constexpr double kSeen = 0.75 * static_cast<double>(kScanChunk);
+  return 2 * s.sequences * static_cast<double>(s.tokens) *
+         ((s.group + s.inner) * kSeen + 2 * s.inner * s.states);
 }
 inline double flops_of(const GemmArgs& a) { return product_flops(a); }
 inline double flops_of(const GroupedGemmArgs& a) {
@@ -68,9 +121,23 @@ inline double bytes_of(const AttentionArgs& a, std::string_view name, Access,
   if (!a.block_table.defined() || (name != "k" && name != "v")) return bytes;
   return bytes / static_cast<double>(a.k.size(0)) * static_cast<double>(a.block_table.elements());
 }
+// Counts the slots of as many texts, which are read.
+inline double bytes_of(const StateScanContinuedArgs& a, std::string_view, Access access,
+                       const Tensor& tensor) {
+  const auto bytes = static_cast<double>(tensor.bytes());
+  if (access != Access::update) return bytes;
+  return bytes / static_cast<double>(tensor.size(0)) * static_cast<double>(a.x.size(0));
+}
 // Counts only the rows that are written.
 inline double bytes_of(const PutRowsArgs& a, std::string_view name, Access, const Tensor& tensor) {
   return static_cast<double>(name == "out" ? a.x.bytes() : tensor.bytes());
+}
+// Counts only one tail before each piece and one after it.
+inline double bytes_of(const CausalConvContinuedArgs& a, std::string_view name, Access,
+                       const Tensor& tensor) {
+  if (name != "tails") return static_cast<double>(tensor.bytes());
+  const int64_t tail = tensor.size(1) * tensor.size(2) * size_of(tensor.dtype());
+  return static_cast<double>(2 * a.x.size(0) * tail);
 }
 // Counts only the rows that are looked up; of a part that keeps other rows, as many as it has.
 inline double bytes_of(const EmbeddingArgs& a, std::string_view name, Access,

@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/attention_merge.h"
+#include "kernels/causal_conv.h"
 #include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
@@ -14,6 +15,7 @@
 #include "kernels/expert_balance.h"
 #include "kernels/expert_rows.h"
 #include "kernels/gate.h"
+#include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/head_norm.h"
@@ -28,6 +30,7 @@
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
 #include "kernels/squared_error.h"
+#include "kernels/state_scan.h"
 
 // Kernels whose arguments have kElements (elements.h).
 #define MEGATRON_ELEMENT_KERNELS(X)         \
@@ -55,6 +58,14 @@
   X(attention, AttentionArgs)                             \
   X(attention_backward, AttentionBackwardArgs)            \
   X(attention_merge, AttentionMergeArgs)                  \
+  X(causal_conv, CausalConvArgs)                          \
+  X(causal_conv_backward, CausalConvBackwardArgs)         \
+  X(causal_conv_continued, CausalConvContinuedArgs)       \
+  X(state_scan, StateScanArgs)                            \
+  X(state_scan_backward, StateScanBackwardArgs)           \
+  X(state_scan_continued, StateScanContinuedArgs)         \
+  X(gated_norm, GatedNormArgs)                            \
+  X(gated_norm_backward, GatedNormBackwardArgs)           \
   X(embedding, EmbeddingArgs)                             \
   X(embedding_backward, EmbeddingBackwardArgs)            \
   X(cross_entropy, CrossEntropyArgs)                      \

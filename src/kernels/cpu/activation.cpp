@@ -7,31 +7,11 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/formula_loops-inl.h"
+#include "kernels/cpu/silu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
-
-// Value and derivative of the activation at x.
-struct Slope {
-  Lanes value, derivative;
-};
-
-// e^(y / kUnit<T>) for results that are stored as T; bf16 uses powers of 2.
-template <class T>
-inline constexpr float kUnit = sizeof(T) == sizeof(bf16) ? 1.44269504f : 1.0f;
-template <class T>
-HWY_INLINE Lanes power(Lanes y) {
-  return sizeof(T) == sizeof(bf16) ? exp2_for_bf16(y.v) : exp(y.v);
-}
-template <class T>
-HWY_INLINE Lanes sigmoid_of_negative(Lanes y) {
-  return 1.0f / (1.0f + power<T>(y));
-}
-template <class T>
-HWY_INLINE Lanes times_sigmoid_of_negative(Lanes x, Lanes y) {
-  return x / (1.0f + power<T>(y));
-}
 
 // x sigmoid(2 u), which is 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class T>
@@ -98,16 +78,6 @@ struct GeluErf {
     const Lanes xx = x * x, p = distribution(x, xx);
     const Lanes density = 0.398942280f * power<T>(xx * (kUnit<T> * -0.5f));
     return {x * p, fma(x, density, p)};
-  }
-};
-
-template <class T>
-struct Silu {
-  static Lanes minus(Lanes x) { return x * -kUnit<T>; }
-  static Lanes value(Lanes x) { return times_sigmoid_of_negative<T>(x, minus(x)); }
-  static Slope slope(Lanes x) {
-    const Lanes s = sigmoid_of_negative<T>(minus(x)), xs = x * s;
-    return {xs, fma(xs, 1.0f - s, s)};
   }
 };
 

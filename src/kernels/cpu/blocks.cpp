@@ -6,9 +6,9 @@
 
 namespace megatron::kernels::cpu {
 
-RowBlocks::RowBlocks(int64_t rows_)
+RowBlocks::RowBlocks(int64_t rows_, int64_t most)
     : rows(rows_),
-      height(std::max<int64_t>(32, ceil_div(rows_, 128))),
+      height(std::max<int64_t>(32, ceil_div(rows_, most))),
       count(ceil_div(rows_, height)) {}
 
 bool passes_caches(const Tensor& out, std::initializer_list<const void*> inputs) {

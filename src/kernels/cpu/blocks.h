@@ -80,10 +80,10 @@ void for_blocks(Stream& stream, int64_t n, int64_t block, F&& f) {
                  [&](int64_t index, int) { f(index * block, std::min(n, (index + 1) * block)); });
 }
 
-// Reductions over rows: each block of rows gives one partial row in f32. At most 128 blocks, of at
-// least 32 rows.
+// Reductions over rows: each block of rows gives one partial row in f32. At most `most` blocks, of
+// at least 32 rows.
 struct RowBlocks {
-  explicit RowBlocks(int64_t rows);
+  explicit RowBlocks(int64_t rows, int64_t most = 128);
   int64_t rows, height, count;
 };
 

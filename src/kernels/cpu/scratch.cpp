@@ -3,6 +3,7 @@
 #include "kernels/cpu/scratch.h"
 
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/state_scan/scan.h"
 #include "kernels/cpu/table.h"
 
 namespace megatron::kernels {
@@ -33,6 +34,11 @@ const Table& cpu_scratch_table() {
       .head_norm_backward = ask<cpu::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask<cpu::attention_scratch, AttentionArgs>,
       .attention_backward = ask<cpu::attention_backward_scratch, AttentionBackwardArgs>,
+      .causal_conv_backward = ask<cpu::causal_conv_backward_scratch, CausalConvBackwardArgs>,
+      .state_scan = ask<cpu::state_scan_scratch, StateScanArgs>,
+      .state_scan_backward = ask<cpu::state_scan_backward_scratch, StateScanBackwardArgs>,
+      .state_scan_continued = ask<cpu::state_scan_continued_scratch, StateScanContinuedArgs>,
+      .gated_norm_backward = ask<cpu::gated_norm_backward_scratch, GatedNormBackwardArgs>,
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,
       .column_sum = ask<cpu::column_sum_scratch, ColumnSumArgs>,

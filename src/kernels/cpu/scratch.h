@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/stream.h"
+#include "kernels/cpu/blocks.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
@@ -25,5 +26,15 @@ struct NormPartials {
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
 NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
+// Undefined if the sums are not computed.
+Tensor gated_norm_backward_scratch(const GatedNormBackwardArgs& args, Stream& stream);
+
+// Partial sums of blocks of tokens, [blocks, C K] and [blocks, C]; undefined if they are not
+// computed.
+struct ConvPartials {
+  Tensor dweights, dbiases;
+};
+RowBlocks causal_conv_blocks(const CausalConvBackwardArgs& args);
+ConvPartials causal_conv_backward_scratch(const CausalConvBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cpu

@@ -1,4 +1,4 @@
-// Buffers that the host's products keep between calls.
+// Buffers that the host's kernels keep between calls.
 #pragma once
 
 #include <cstddef>

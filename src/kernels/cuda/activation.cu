@@ -2,17 +2,10 @@
 
 #include "kernels/cuda/formula_loops.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/silu.h"
 
 namespace megatron::kernels::cuda {
 namespace {
-
-// Value and derivative of the activation at x.
-struct Slope {
-  float value, derivative;
-};
-
-// sigmoid(-x)
-__device__ float sigmoid_of_minus(float x) { return reciprocal_approx(1.0f + exp_approx(x)); }
 
 // x sigmoid(2 u), which is 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
 struct GeluTanh {
@@ -42,13 +35,6 @@ struct GeluErf {
   __device__ static Slope slope(float x) {
     const float e = exp_approx(-0.5f * x * x), d = distribution(x, e);
     return {x * d, fmaf(x, 0.398942280f * e, d)};
-  }
-};
-struct Silu {
-  __device__ static float value(float x) { return x * sigmoid_of_minus(-x); }
-  __device__ static Slope slope(float x) {
-    const float s = sigmoid_of_minus(-x);
-    return {x * s, s * fmaf(x, 1.0f - s, 1.0f)};
   }
 };
 struct Relu {

@@ -42,6 +42,27 @@ NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream
   return all;
 }
 
+Tensor gated_norm_backward_scratch(const GatedNormBackwardArgs& args, Stream& stream) {
+  if (!args.dweight.out.defined()) return {};
+  return Tensor::empty(stream.scratch(), {NormBlocks(args.x.size(0)).count, args.x.size(1)},
+                       DType::f32, "partial sums of dweight");
+}
+
+ConvBlocks::ConvBlocks(int64_t tokens_)
+    : tokens(tokens_),
+      height(std::max<int64_t>(16, ceil_div(tokens_, 64))),
+      count(ceil_div(tokens_, height)) {}
+
+ConvPartials causal_conv_backward_scratch(const CausalConvBackwardArgs& args, Stream& stream) {
+  const ConvBlocks blocks(args.x.size(0) * args.x.size(1));
+  const auto partials = [&](const Accumulate& to, const char* label) {
+    if (!to.out.defined()) return Tensor();
+    return Tensor::empty(stream.scratch(), {blocks.count, to.out.elements()}, DType::f32, label);
+  };
+  return {partials(args.dweight, "partial sums of dweight"),
+          partials(args.dbias, "partial sums of dbias")};
+}
+
 int64_t column_sum_height(int64_t rows) {
   constexpr int64_t kMin = 64, kMaxBlocks = 128;
   return std::max(kMin, ceil_div(rows, kMaxBlocks));

@@ -20,6 +20,21 @@ struct NormPartials {
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
 // Partial sums of blocks of tokens, [blocks, W] f32; undefined if none are formed.
 NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
+// Each block's sums, [blocks, W] f32; undefined if they are not computed.
+Tensor gated_norm_backward_scratch(const GatedNormBackwardArgs& args, Stream& stream);
+
+// Weight gradients of a convolution are summed over at most 64 blocks of at least 16 tokens, since
+// there are channels to divide, too.
+struct ConvBlocks {
+  explicit ConvBlocks(int64_t tokens);
+  int64_t tokens, height, count;
+};
+
+// Each block's sums, [blocks, C K] and [blocks, C] f32; undefined if they are not computed.
+struct ConvPartials {
+  Tensor dweights, dbiases;
+};
+ConvPartials causal_conv_backward_scratch(const CausalConvBackwardArgs& args, Stream& stream);
 
 // Number of rows of x that are summed as one block: at least 64, and enough to make at most 128
 // blocks.

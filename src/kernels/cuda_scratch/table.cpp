@@ -4,6 +4,7 @@
 #include "kernels/cuda_scratch/gemm.h"
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/cuda_scratch/scratch.h"
+#include "kernels/cuda_scratch/state_scan.h"
 
 namespace megatron::kernels {
 namespace {
@@ -38,6 +39,11 @@ const Table& cuda_scratch_table() {
       .head_norm_backward = ask<cuda::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask_attention,
       .attention_backward = ask_attention_backward,
+      .causal_conv_backward = ask<cuda::causal_conv_backward_scratch, CausalConvBackwardArgs>,
+      .state_scan = ask<cuda::state_scan_scratch, StateScanArgs>,
+      .state_scan_backward = ask<cuda::state_scan_backward_scratch, StateScanBackwardArgs>,
+      .state_scan_continued = ask<cuda::state_scan_continued_scratch, StateScanContinuedArgs>,
+      .gated_norm_backward = ask<cuda::gated_norm_backward_scratch, GatedNormBackwardArgs>,
       .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .column_sum = ask<cuda::column_sum_scratch, ColumnSumArgs>,
       .sinkhorn = ask<cuda::sinkhorn_scratch, SinkhornArgs>,

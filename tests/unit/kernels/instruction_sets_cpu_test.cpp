@@ -15,6 +15,54 @@ struct Results {
   std::vector<Tensor> equal, near;
 };
 
+// What is around the scan of a state space.
+void run_state_space(Maker& maker, const Tensor& x, const Tensor& d, Results& r) {
+  const DType type = x.dtype();
+  const int64_t rows = x.size(0), width = x.size(1);
+  Stream& stream = maker.stream();
+  const auto near = [&](Shape shape, DType t) {
+    return r.near.emplace_back(maker.empty(shape, t));
+  };
+  const Tensor z = maker.normal({rows, width}, type), w = maker.normal({width}, type);
+  for (const int64_t size : {4, 7}) {
+    const Tensor taps = maker.normal({width, size}, type);
+    const auto sequence = [&](const Tensor& t) { return t.view({1, rows, width}); };
+    causal_conv(
+        {.x = sequence(x), .weight = taps, .bias = w, .out = sequence(near({rows, width}, type))},
+        stream);
+    causal_conv_backward({.x = sequence(x),
+                          .weight = taps,
+                          .bias = w,
+                          .dout = sequence(d),
+                          .dx = sequence(near({rows, width}, type)),
+                          .dweight = {near({width, size}, DType::f32), 0},
+                          .dbias = {near({width}, DType::f32), 0}},
+                         stream);
+  }
+  for (const GateOrder order : {GateOrder::gate_first, GateOrder::norm_first}) {
+    const Tensor rstd = near({rows, 2}, DType::f32);
+    gated_norm({.order = order,
+                .groups = 2,
+                .x = x,
+                .z = z,
+                .weight = w,
+                .out = near({rows, width}, type),
+                .rstd = rstd},
+               stream);
+    gated_norm_backward({.order = order,
+                         .groups = 2,
+                         .x = x,
+                         .z = z,
+                         .weight = w,
+                         .rstd = rstd,
+                         .dout = d,
+                         .dx = near({rows, width}, type),
+                         .dz = near({rows, width}, type),
+                         .dweight = {near({width}, DType::f32), 0}},
+                        stream);
+  }
+}
+
 Results run_all(DType type) {
   Maker maker;
   Results r;
@@ -95,6 +143,7 @@ Results run_all(DType type) {
     activation({function, false, x, near({rows, width}, type)}, stream);
     activation_backward({function, false, x, d, near({rows, width}, type)}, stream);
   }
+  run_state_space(maker, x, d, r);
   cross_entropy(
       {x, maker.integers({0, 5, 9, 77, 3, 3}), maker.values({1, 1, 1, 1, 1, 1}, DType::f32),
        near({rows}, DType::f32), near({rows, width}, type)},

@@ -187,6 +187,65 @@ TEST_P(Streamed, NormsOfHeadsHaveTheBitsOfOrdinaryStores) {
   }
 }
 
+// The rows are sequences of one token.
+TEST_P(Streamed, PartsOfStateSpacesHaveTheBitsOfOrdinaryStores) {
+  const int64_t width = GetParam().width;
+  Stream& stream = maker.stream();
+  for (const DType type : kTypes) {
+    const int64_t rows = rows_for(width, type);
+    const Tensor x = make({rows, width}, type, 1), z = make({rows, width}, type, 2),
+                 dout = make({rows, width}, type, 3), weight = make({width}, type, 4),
+                 taps = make({width, 4}, type, 5), rstd = make({rows, 1}, DType::f32, 6);
+    const auto sequences = [&](const Tensor& t, int64_t first, int64_t n) {
+      return t.slice(0, first, n).view({n, 1, width});
+    };
+    expect_same("convolution", {width}, type, rows,
+                [&](int64_t first, int64_t n, const Tensor& out) {
+                  causal_conv({.x = sequences(x, first, n),
+                               .weight = taps,
+                               .bias = weight,
+                               .out = sequences(out, 0, n)},
+                              stream);
+                });
+    expect_same("convolution backward", {width}, type, rows,
+                [&](int64_t first, int64_t n, const Tensor& out) {
+                  causal_conv_backward({.x = sequences(x, first, n),
+                                        .weight = taps,
+                                        .bias = weight,
+                                        .dout = sequences(dout, first, n),
+                                        .dx = sequences(out, 0, n)},
+                                       stream);
+                });
+    for (const GateOrder order : {GateOrder::gate_first, GateOrder::norm_first}) {
+      expect_same("gated norm", {width}, type, rows,
+                  [&](int64_t first, int64_t n, const Tensor& out) {
+                    gated_norm({.order = order,
+                                .x = x.slice(0, first, n),
+                                .z = z.slice(0, first, n),
+                                .weight = weight,
+                                .out = out,
+                                .rstd = maker.empty({n, 1}, DType::f32)},
+                               stream);
+                  });
+      for (const bool gives_dx : {false, true}) {
+        expect_same("gated norm backward", {width}, type, rows,
+                    [&](int64_t first, int64_t n, const Tensor& out) {
+                      const Tensor spare = maker.empty({n, width}, type, GetParam().shift);
+                      gated_norm_backward({.order = order,
+                                           .x = x.slice(0, first, n),
+                                           .z = z.slice(0, first, n),
+                                           .weight = weight,
+                                           .rstd = rstd.slice(0, first, n),
+                                           .dout = dout.slice(0, first, n),
+                                           .dx = gives_dx ? out : spare,
+                                           .dz = gives_dx ? spare : out},
+                                          stream);
+                    });
+      }
+    }
+  }
+}
+
 TEST_P(Streamed, GradientsOfLogitsHaveTheBitsOfOrdinaryStores) {
   const int64_t vocabulary = 40 * GetParam().width, rows = rows_for(vocabulary, DType::bf16);
   Stream& stream = maker.stream();

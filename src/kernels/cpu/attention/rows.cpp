@@ -1,6 +1,5 @@
 #include "kernels/cpu/attention/rows.h"
 
-#include <array>
 #include <limits>
 
 #include "base/philox.h"
@@ -10,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/rows.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/philox-inl.h"
+#include "kernels/cpu/products/pairs-inl.h"
 #include "kernels/cpu/tanh-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -51,39 +51,6 @@ HWY_INLINE V drop(const TileDropout& dropout, int64_t i, int64_t j, V v) {
   const auto drawn = hn::LoadU(Words(), dropout.words + i * kKeyColumns + j);
   const auto dropped = hn::RebindMask(kFloats, hn::Lt(drawn, hn::Set(Words(), dropout.threshold)));
   return hn::IfThenZeroElse(dropped, hn::Mul(v, set(dropout.scale)));
-}
-
-// The bits of bf16(v) in the upper half of each word, rounded to nearest even. With bf16 products,
-// a NaN comes from bf16 operands or from arithmetic. Its low bits are zero then, so the addition
-// does not overflow and it stays a NaN.
-HWY_INLINE hn::Vec<Words> upper_half(V v) {
-  const auto bits = hn::BitCast(Words(), v);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1u));
-  return hn::Add(hn::Add(bits, hn::Set(Words(), 0x7fffu)), odd);
-}
-
-// Stores two vectors of upper halves as the pairs of 2 kLanes keys.
-HWY_INLINE void store_pairs(hn::Vec<Words> first, hn::Vec<Words> second, uint32_t* to) {
-#if HWY_TARGET == HWY_AVX3
-  alignas(64) static constexpr auto kUpper = [] {
-    std::array<uint16_t, 32> places{};
-    for (size_t i = 0; i < 32; ++i) places[i] = static_cast<uint16_t>(2 * i + 1);
-    return places;
-  }();
-  _mm512_storeu_si512(
-      to, _mm512_permutex2var_epi16(first.raw, _mm512_load_si512(kUpper.data()), second.raw));
-#else
-  uint16_t* halves = reinterpret_cast<uint16_t*>(to);
-  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(first)), Halves(), halves);
-  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(second)), Halves(), halves + kLanes);
-#endif
-}
-
-// e^y, less accurate if it will be rounded to pairs of bf16.
-template <WordKind kind>
-HWY_INLINE V power_of_e(V y) {
-  if constexpr (kind == WordKind::f32) return exp_up_to_90(y);
-  return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
 // Scales, caps, shifts and masks scores in place. Returns the maximum of them and `largest`.
@@ -205,12 +172,6 @@ void gradient_rows_f32(GradientStep step) {
       store(both.slope, step.slopes + i * kKeyColumns + j);
     }
   }
-}
-
-HWY_INLINE void store_row_pair(hn::Vec<Words> even, hn::Vec<Words> odd, uint32_t* words) {
-  const hn::Repartition<uint16_t, Words> halves;
-  const auto low = hn::BitCast(halves, hn::ShiftRight<16>(even));
-  hn::StoreU(hn::BitCast(Words(), hn::OddEven(hn::BitCast(halves, odd), low)), Words(), words);
 }
 
 template <bool capped, bool biased>

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
-#include "kernels/cuda/reduce.h"
-#include "kernels/cuda/tensor_cores.h"
+#include "kernels/cuda/operands.h"
 
 namespace megatron::kernels::cuda {
 
@@ -42,21 +41,11 @@ struct OperandTile {
       }
     }
   }
-  // 16 places and depths from (place, d) on, as the left operand of a product (tensor_cores.h).
   __device__ Matrices left(int place, int d) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if constexpr (kDepthInside)
-      return load_matrices(at + (place + lane % 16) * kPitch + d + lane / 16 * 8);
-    else
-      return load_transposed(at + (d + lane % 8 + lane / 16 * 8) * kPitch + place +
-                             lane / 8 % 2 * 8);
+    return left_operand<kDepthInside>(at, kPitch, place, d);
   }
-  // As the right operands of two products, of eight places each.
   __device__ Matrices right(int place, int d) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if constexpr (kDepthInside)
-      return load_matrices(at + (place + lane % 8 + lane / 16 * 8) * kPitch + d + lane / 8 % 2 * 8);
-    else return load_transposed(at + (d + lane % 16) * kPitch + place + lane / 16 * 8);
+    return right_operand<kDepthInside>(at, kPitch, place, d);
   }
 };
 
