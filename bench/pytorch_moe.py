@@ -149,12 +149,14 @@ def pytorch_steps(a, mode):
     model = build(torch, a, way)
     if kind == "bf16":
         model = model.to(torch.bfloat16)
-    pytorch_turns.time_steps(torch, a, model, VOCABULARY, model)
+    pytorch_turns.time_steps(torch, a, model, lambda: pytorch_turns.draw_ids(torch, a, VOCABULARY), model)
 
 
 def main():
-    a = pytorch_turns.parser(__doc__, MODES).parse_args()
-    pytorch_turns.compare(a, MODES, pytorch_steps, ["--preset", "moe-300m"])
+    parser = pytorch_turns.parser(__doc__, MODES)
+    parser.add_argument("--num-layers", type=int, default=12)
+    a = parser.parse_args()
+    pytorch_turns.compare(a, MODES, pytorch_steps, ["--preset", "moe-300m"] + pytorch_turns.flags_of(a, "num_layers"))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ MODES = ["fp32", "bf16", "bf16-autocast", "bf16-compiled"]
 
 def arguments():
     parser = pytorch_turns.parser(__doc__, MODES)
+    parser.add_argument("--num-layers", type=int, default=12)
     parser.add_argument("--hidden-size", type=int, default=768)
     parser.add_argument("--num-attention-heads", type=int, default=12)
     parser.add_argument("--vocab-size", type=int, default=50257)
@@ -77,14 +78,12 @@ def pytorch_steps(a, mode):
             loss = run(ids, labels)
         return loss, loss
 
-    pytorch_turns.time_steps(torch, a, model, a.vocab_size, step_loss)
+    pytorch_turns.time_steps(torch, a, model, lambda: pytorch_turns.draw_ids(torch, a, a.vocab_size), step_loss)
 
 
 def main():
     a = arguments()
-    flags = []
-    for name in ("hidden_size", "num_attention_heads", "vocab_size"):
-        flags += ["--" + name.replace("_", "-"), str(getattr(a, name))]
+    flags = pytorch_turns.flags_of(a, "num_layers", "hidden_size", "num_attention_heads", "vocab_size")
     pytorch_turns.compare(a, MODES, pytorch_steps, flags)
 
 

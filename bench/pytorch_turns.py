@@ -21,7 +21,6 @@ def parser(description, modes):
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--instruction-set", choices=["auto", "avx2"], default="auto")
     parser.add_argument("--modes", default=",".join(modes), help="of PyTorch")
-    parser.add_argument("--num-layers", type=int, default=12)
     parser.add_argument("--seq-length", type=int, default=1024)
     parser.add_argument("--micro-batch-size", type=int, default=4)
     parser.add_argument("--only", choices=modes, help=argparse.SUPPRESS)
@@ -34,21 +33,26 @@ def draw_weights(torch, model):
             torch.nn.init.normal_(module.weight, std=0.02)
 
 
-def time_steps(torch, a, model, vocabulary, step_loss):
-    """Prints the loss of the first step and tokens/s of the others. step_loss(ids, labels) returns the loss to minimise
-    and the cross-entropy alone."""
+def draw_ids(torch, a, vocabulary):
+    """Ids and labels of one step, [micro_batch_size, seq_length] each."""
+    return [torch.randint(vocabulary, (a.micro_batch_size, a.seq_length)) for _ in range(2)]
+
+
+def time_steps(torch, a, model, draw, step_loss):
+    """Prints the loss of the first step and tokens/s of the others. draw() returns a step's inputs; step_loss(*inputs)
+    returns the loss to minimise and the cross-entropy alone. A step counts as micro_batch_size * seq_length tokens."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.999), weight_decay=0.01, fused=True)
-    shape = (a.micro_batch_size, a.seq_length)
+    tokens = a.micro_batch_size * a.seq_length
     for step in range(a.steps + 1):
-        ids, labels = (torch.randint(vocabulary, shape) for _ in range(2))
+        inputs = draw()
         begin = time.perf_counter()
-        objective, loss = step_loss(ids, labels)
+        objective, loss = step_loss(*inputs)
         objective.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         loss = loss.item()
-        print(shape[0] * shape[1] / (time.perf_counter() - begin) if step > 0 else loss, flush=True)
+        print(tokens / (time.perf_counter() - begin) if step > 0 else loss, flush=True)
 
 
 def pytorch(a, mode):
@@ -66,10 +70,14 @@ def pytorch(a, mode):
     return speeds
 
 
+def flags_of(a, *names):
+    """The arguments of these names as megatron's flags."""
+    return [text for name in names for text in ("--" + name.replace("_", "-"), str(getattr(a, name)))]
+
+
 def megatron(a, bf16, flags):
-    command = [a.megatron, "bench", "step", "--no-floor", "--train-iters", str(a.steps + 1)] + flags
-    for name in ("num_layers", "seq_length", "micro_batch_size"):
-        command += ["--" + name.replace("_", "-"), str(getattr(a, name))]
+    command = [a.megatron, "bench", "step", "--no-floor", "--plan-runs", "0", "--train-iters", str(a.steps + 1)]
+    command += flags + flags_of(a, "seq_length", "micro_batch_size")
     if a.threads:
         command += ["--threads", str(a.threads)]
     command += ["--instruction-set", a.instruction_set]
