@@ -394,6 +394,34 @@ Json Json::read(const std::string& path) {
   return parse(text, path);
 }
 
+namespace {
+
+std::string with_infinities_as_objects(std::string_view text) {
+  constexpr std::string_view kInfinity = "Infinity", kObject = R"({"__float__": "Infinity"})";
+  std::string out;
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (!quoted && text.substr(at).starts_with(kInfinity) && (at == 0 || text[at - 1] != '-')) {
+      out += kObject;
+      at += kInfinity.size() - 1;
+      continue;
+    }
+    if (text[at] == '"') quoted = !quoted;
+    out += text[at];
+    if (quoted && text[at] == '\\' && at + 1 < text.size()) out += text[++at];
+  }
+  return out;
+}
+
+}  // namespace
+
+Json Json::read_python(const std::string& path) {
+  const std::string text = read_file(path);
+  refuse_lfs_pointer(text, path);
+  return text.find("Infinity") == text.npos ? parse(text, path)
+                                            : parse(with_infinities_as_objects(text), path);
+}
+
 std::string Json::dump(int indent, bool ensure_ascii) const {
   Writer writer(indent, ensure_ascii);
   writer.write(*this);

@@ -73,6 +73,9 @@ class Json {
   // than 512, on integers of more than 4300 digits and on other numbers beyond the range of double.
   static Json parse(std::string_view text, std::string_view origin = "JSON");
   static Json read(const std::string& path);
+  // The same for a file of Python's json module, in which a bare Infinity may stand in place of a
+  // number: {"__float__": "Infinity"}, as transformers 5 writes it.
+  static Json read_python(const std::string& path);
   // indent < 0: one line. Non-ASCII text is written unchanged (ensure_ascii: as \u escapes).
   // Floating-point numbers read back to the same value, and always have a point or an exponent.
   std::string dump(int indent = -1, bool ensure_ascii = false) const;

@@ -124,7 +124,7 @@ void ModelDirectory::open_model() {
            "'{}' has {}, but neither {} nor {}: download the adapter again", path_, kAdapterConfig,
            kAdapterFile, kTorchAdapterFile);
   MG_CHECK(configured, "'{}' has no config.json: it is not a model directory", path_);
-  config_ = Json::read(path_ + "/config.json");
+  config_ = Json::read_python(path_ + "/config.json");
   MG_CHECK(config_.is_object(), "'{}/config.json' is not a JSON object", path_);
   const std::optional<Packing> packing = take_packing(config_, path_ + "/config.json");
 
@@ -159,7 +159,7 @@ void ModelDirectory::open_adapter() {
       task != nullptr &&
       (*task == Json("SEQ_CLS") || *task == Json("TOKEN_CLS") || *task == Json("QUESTION_ANS"));
   if (has_head && present(config)) {
-    config_ = Json::read(config);
+    config_ = Json::read_python(config);
     MG_CHECK(config_.is_object(), "'{}' is not a JSON object", config);
     // A copy of the base's says how the base is stored, which its own config.json has said.
     std::erase_if(config_.as_object(),

@@ -49,14 +49,22 @@ bool needs_vocabulary(const TrainSettings& s) {
          type == "NullTokenizer";
 }
 
+// False for a hybrid without attention.
+bool attends(const TrainSettings& s) {
+  const std::optional<std::string>& pattern = s.shape.hybrid_layer_pattern;
+  return !pattern || pattern->find_first_of("*+") != std::string::npos;
+}
+
 void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
   if (!needs_shape(s)) return;
   Missing shape{{},
                 "the model's shape; or --preset NAME, or --model DIR for that of a Hugging Face "
                 "directory, or --recipe NAME for a whole run"};
-  if (!s.shape.num_layers) shape.flags.push_back("--num-layers INT");
+  const std::optional<std::string>& pattern = s.shape.hybrid_layer_pattern;
+  if (!s.shape.num_layers && !pattern) shape.flags.push_back("--num-layers INT");
   if (!s.shape.hidden_size) shape.flags.push_back("--hidden-size INT");
-  if (!s.shape.num_attention_heads) shape.flags.push_back("--num-attention-heads INT");
+  if (!s.shape.num_attention_heads && attends(s))
+    shape.flags.push_back("--num-attention-heads INT");
   all.push_back(std::move(shape));
   if (needs_vocabulary(s))
     all.push_back({{"--vocab-size INT"}, "number of tokens, or --tokenizer-model DIR"});
@@ -142,10 +150,11 @@ Arguments completion(const TrainSettings& s, bool planned) {
   const bool needs_data = !planned && !corpus::names_data(s.data);
   if (needs_data && s.data.pretrains()) local = local_data();
   if (needs_shape(s)) {
-    if (!s.shape.num_layers) add("num-layers", "2");
+    if (!s.shape.num_layers && !s.shape.hybrid_layer_pattern) add("num-layers", "2");
     if (!s.shape.hidden_size)
       add("hidden-size", std::to_string(32 * s.shape.num_attention_heads.value_or(4)));
-    if (!s.shape.num_attention_heads) add("num-attention-heads", heads_for(s.shape.hidden_size));
+    if (!s.shape.num_attention_heads && attends(s))
+      add("num-attention-heads", heads_for(s.shape.hidden_size));
     if (needs_vocabulary(s))
       add("vocab-size", std::to_string(local ? local->vocabulary : int64_t{256}));
   }

@@ -9,6 +9,7 @@
 #include "base/machine_limits.h"
 #include "comm/values.h"
 #include "kernels/cuda_scratch/attention.h"
+#include "kernels/state_scan.h"
 
 namespace megatron::inference {
 namespace {
@@ -83,6 +84,10 @@ int64_t blocks_within(int64_t budget, int64_t most, const Bytes& bytes_of) {
 CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                        const EngineOptions& options, const EngineRanks& ranks) {
   const int64_t length = options.longest_text(stage.model());
+  MG_CHECK(!stage.model()->facts().state_space || options.block_size % kernels::kScanChunk == 0,
+           "--inference-dynamic-batching-block-size is {}, and the state spaces of this model keep "
+           "their states at the ends of chunks of {} tokens: give a multiple of it",
+           options.block_size, kernels::kScanChunk);
   CacheShape shape{.blocks = {.block_size = options.block_size,
                               .windows = {},
                               .pages = {},

@@ -27,6 +27,10 @@ std::string ModelFacts::summary() const {
                                             attention->latent->value_size, attention->latent->rank)
                               : fmt::format(", {} heads ({} key heads) of {}", attention->heads,
                                             attention->key_heads, attention->head_size);
+  if (state_space)
+    text += fmt::format(", state spaces of {} heads of {} in {} groups with {} states",
+                        state_space->heads, state_space->head_size, state_space->groups,
+                        state_space->states);
   text += fmt::format(", vocabulary {}, {} positions", vocab_size, context_length);
   if (positions != Positions::none)
     text += positions == Positions::rotary ? ", rotary" : ", learned positions";

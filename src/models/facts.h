@@ -33,6 +33,10 @@ struct AttentionFacts {
   std::optional<LatentFacts> latent;
 };
 
+struct StateSpaceFacts {
+  int64_t heads = 0, head_size = 0, groups = 0, states = 0;
+};
+
 struct FeedForwardFacts {
   int64_t width = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
@@ -83,6 +87,10 @@ struct ModelFacts {
   int64_t parameters = 0;
   // Parts of the layers, as in the first layer that has such a part; nullopt if no layer has one.
   std::optional<AttentionFacts> attention;
+  std::optional<StateSpaceFacts> state_space;
+  // With state spaces: the blocks of all layers in Megatron-LM's letters, M (state space), *
+  // (attention), + (multi-latent attention), - (MLP), E (experts); empty if they have other ones.
+  std::string hybrid_pattern;
   std::optional<FeedForwardFacts> feed_forward;  // dense
   std::optional<ExpertFacts> experts;
   // Attention of the layers sees later tokens, too: an encoder alone, not an encoder-decoder.

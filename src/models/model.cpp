@@ -131,7 +131,7 @@ Model base_model_of(const checkpoint::ModelDirectory& directory) {
 Model model_from_directory(const std::string& directory) {
   if (checkpoint::is_adapter(directory)) return model_of(checkpoint::ModelDirectory(directory));
   const std::string path = directory + "/config.json";
-  return model_from_config_json(Json::read(path), path);
+  return model_from_config_json(Json::read_python(path), path);
 }
 
 Model with_context_length(const Model& model, int64_t length) {

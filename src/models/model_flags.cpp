@@ -6,7 +6,10 @@ void ModelFlags::fields(Fields& f) {
   f.begin_group("model");
   f.add("num-layers", &num_layers, "number of decoder layers, or of an encoder's")
       .in_short_help()
-      .within(1, kMaxFlagSize);
+      .within(1, kMaxFlagSize)
+      .of([this] {
+        return hybrid_layer_pattern ? "--hybrid-layer-pattern has a letter for each layer" : "";
+      });
   f.add("decoder-num-layers", &decoder_num_layers,
         "number of layers of the decoder of an encoder-decoder; default --num-layers")
       .within(1, kMaxFlagSize)
@@ -39,6 +42,7 @@ void ModelFlags::fields(Fields& f) {
   position_fields(f);
   block_fields(f);
   latent_fields(f);
+  hybrid_fields(f);
   composition_fields(f);
   weight_fields(f);
   prediction_fields(f);
@@ -191,6 +195,26 @@ void ModelFlags::latent_fields(Fields& f) {
   f.add_enum<bool>("rope-type", &latent_yarn, {{"rope", false}, {"yarn", true}},
                    "rotary positions without scaling, or with that of YaRN "
                    "(--rotary-scaling-factor)");
+  f.begin_mode();
+}
+
+void ModelFlags::hybrid_fields(Fields& f) {
+  f.add("hybrid-layer-pattern", &hybrid_layer_pattern,
+        "a letter for each layer, which has one block: M (Mamba-2 state space), * (attention), + "
+        "(multi-latent attention), - (MLP), E (experts), \"M-M*-\"; | between pipeline stages");
+  f.begin_mode(
+      [this] { return hybrid_layer_pattern ? "" : "--hybrid-layer-pattern is not given"; });
+  f.add("mamba-state-dim", &mamba_state_dim, "numbers of a state for each input of its head")
+      .within(1, kMaxFlagSize);
+  f.add("mamba-head-dim", &mamba_head_dim, "inputs of each head of a state space")
+      .within(1, kMaxFlagSize);
+  f.add("mamba-num-groups", &mamba_num_groups,
+        "groups of heads of a state space; the heads of a group read and write their states by "
+        "the same vectors")
+      .within(1, kMaxFlagSize);
+  f.add("mamba-num-heads", &mamba_num_heads,
+        "heads of a state space; default 2 x --hidden-size / --mamba-head-dim")
+      .within(1, kMaxFlagSize);
   f.begin_mode();
 }
 

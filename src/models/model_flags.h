@@ -55,7 +55,10 @@ struct ModelFlags {
   bool multi_latent_attention = false;
   std::optional<int64_t> q_lora_rank;
   int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
-  bool latent_yarn = true;  // --rope-type, for multi-latent attention
+  bool latent_yarn = true;                          // --rope-type, for multi-latent attention
+  std::optional<std::string> hybrid_layer_pattern;  // in place of num_layers
+  int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_groups = 8;
+  std::optional<int64_t> mamba_num_heads;
   bool use_mup = false;
   std::optional<int64_t> mup_base_hidden_size, mup_base_head_dim;
   double mup_embedding_mult = 1, mup_attn_scale_power = 1;
@@ -80,6 +83,7 @@ struct ModelFlags {
   void position_fields(Fields& fields);
   void block_fields(Fields& fields);
   void latent_fields(Fields& fields);
+  void hybrid_fields(Fields& fields);
   void composition_fields(Fields& fields);
   void weight_fields(Fields& fields);
   void prediction_fields(Fields& fields);

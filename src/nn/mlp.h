@@ -1,8 +1,11 @@
 // The feed-forward block.
 #pragma once
 
+#include "base/error.h"
 #include "nn/linear.h"
 #include "ops/activation.h"
+#include "ops/columns.h"
+#include "ops/scale.h"
 #include "parallel/feed_forward.h"
 
 namespace megatron::nn {
@@ -12,6 +15,8 @@ struct MlpConfig {
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   bool gated = false, bias = false;
   double clamp = 0, up_offset = 0;  // gated form only (kernels/activation.h)
+  // Factors of the gate before its activation (gated form only), and of the output.
+  double gate_multiplier = 1, output_multiplier = 1;
 
   bool operator==(const MlpConfig&) const = default;
 };
@@ -31,7 +36,12 @@ class Mlp {
         tensor_(builder.tensor()),
         up_(builder, name + ".up", hidden, std::vector<int64_t>(config.gated ? 2 : 1, config.ffn),
             config.bias, init),
-        down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
+        down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {
+    MG_CHECK(chunks == 1 || (config.gate_multiplier == 1 && config.output_multiplier == 1),
+             "--mlp-chunks-for-training {} divides the tokens of MLPs without multipliers, and "
+             "this model's have the multipliers {} and {}; use 1",
+             chunks, config.gate_multiplier, config.output_multiplier);
+  }
   Var operator()(Tape& tape, const Var& x_TH) const {
     return chunks_ > 1 ? in_chunks(tape, x_TH) : down(tape, up(tape, x_TH));
   }
@@ -46,17 +56,24 @@ class Mlp {
     const bool apart = (tape.recomputes("mlp_act") && !tape.recomputes("mlp")) || adapted();
     if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated && !apart)
       return with_gelu(tape, x_TH);
-    return {.y = tape.module(
-                "mlp", {{"x", x_TH}},
-                [this](Tape& t, const Bundle& in) { return activated(t, up_(t, in["x"])); },
-                {"y"})["y"]};
+    return {.y = tape.module("mlp", {{"x", x_TH}},
+                             [this](Tape& t, const Bundle& in) {
+                               return activated(t, with_factor(t, up_(t, in["x"])));
+                             },
+                             {"y"})["y"]};
   }
   Var down(Tape& tape, const Inner& inner) const {
-    if (!inner.v.value.defined()) return down_(tape, inner.y);
-    return down_(tape, ops::Gelu{inner.v, inner.y});
+    const Var y =
+        inner.v.value.defined() ? down_(tape, ops::Gelu{inner.v, inner.y}) : down_(tape, inner.y);
+    return ops::scale(tape, y, config_.output_multiplier);
   }
 
  private:
+  Var with_factor(Tape& tape, Var&& v) const {
+    if (config_.gate_multiplier == 1) return std::move(v);
+    const int64_t width = v.value.size(1) / 2;
+    return ops::scale_columns(tape, std::move(v), {{width, config_.gate_multiplier}, {width, 1}});
+  }
   Var in_chunks(Tape& tape, const Var& x_TH) const {
     return parallel::feed_forward(tape, x_TH,
                                   {.up = up_.weight(),

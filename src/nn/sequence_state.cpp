@@ -19,16 +19,15 @@ std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers) {
   std::vector<CacheGroup> groups;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerCache& layer = layers[i];
-    const bool slots = !layer.slot.empty();
-    if (layer.token_elements() == 0 && !slots) continue;
-    MG_ASSERT(!slots || layer.token_elements() == 0);
-    const CacheGroup own{
-        .window = slots ? CacheGroup::kSlotWindow : layer.window, .slots = slots, .layers = {}};
-    auto group = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(own); });
-    if (group == groups.end()) group = groups.insert(group, own);
-    group->layers.push_back(static_cast<int64_t>(i));
-    group->token_elements += layer.token_elements();
-    group->slot_bytes += layer.slot_bytes();
+    const auto join = [&](const CacheGroup& own) {
+      auto group = std::ranges::find_if(groups, [&](const auto& g) { return g.matches(own); });
+      if (group == groups.end()) group = groups.insert(group, own);
+      group->layers.push_back(static_cast<int64_t>(i));
+      group->token_elements += own.slots ? 0 : layer.token_elements();
+      group->slot_bytes += own.slots ? layer.slot_bytes() : 0;
+    };
+    if (layer.token_elements() > 0) join({.window = layer.window, .layers = {}});
+    if (!layer.slot.empty()) join({.window = CacheGroup::kSlotWindow, .slots = true, .layers = {}});
   }
   CacheGroup cross{.of_encoder = true, .layers = {}};
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -65,6 +64,7 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
       runtime_(runtime),
       groups_(cache_groups(shape.layers)),
       group_of_(shape.layers.size()),
+      slot_group_of_(shape.layers.size()),
       keys_(shape.layers.size()),
       values_(shape.layers.size()),
       cross_keys_(shape.layers.size()),
@@ -95,11 +95,15 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
           *of = paged(cache.cross_heads, cache.cross_size, shape.pages[g], "sequence_state.cross");
         continue;
       }
+      if (groups_[g].slots) {
+        slot_group_of_[i] = g;
+        if (cache.token_elements() == 0) group_of_[i] = g;
+        for (const SlotTensor& tensor : cache.slot)
+          slots_[i].push_back(
+              zeros(with_slots(tensor.shape, shape.pages[g]), tensor.type, "sequence_state.slots"));
+        continue;
+      }
       group_of_[i] = g;
-      for (const SlotTensor& tensor : cache.slot)
-        slots_[i].push_back(
-            zeros(with_slots(tensor.shape, shape.pages[g]), tensor.type, "sequence_state.slots"));
-      if (!cache.slot.empty()) continue;
       if (cache.latent > 0) {
         keys_[i] = paged(1, cache.latent, shape.pages[g], "sequence_state.latents");
         continue;
@@ -158,9 +162,12 @@ void SequenceState::copy_pages(size_t group, std::span<const int32_t> from,
   };
   for (const int64_t layer : groups_[group].layers) {
     const auto i = static_cast<size_t>(layer);
+    if (groups_[group].slots) {
+      for (const Tensor& slots : slots_[i]) copy(slots);
+      continue;
+    }
     for (const Tensor* pages : {&keys_[i], &values_[i]})
       if (pages->defined()) copy(pages->transpose(1, 2));  // which is contiguous
-    for (const Tensor& slots : slots_[i]) copy(slots);
   }
 }
 

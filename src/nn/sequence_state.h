@@ -22,8 +22,8 @@ struct SlotTensor {
 
 // Cache of one layer: in pages, elements of every token, which are keys and values of heads or a
 // latent from which they are computed (nn/latent_attention.h); or in slots, a state that each token
-// replaces, such as a sum over all tokens so far. Cross attention has keys and values of every
-// token of an encoder's text, in pages as well. A layer with none of these caches nothing.
+// replaces, such as a sum over all tokens so far; or both. Cross attention has keys and values of
+// every token of an encoder's text, in pages as well. A layer with none of these caches nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
   int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
@@ -36,8 +36,9 @@ struct LayerCache {
   int64_t slot_bytes() const;
 };
 
-// The layers of one window, those with slots, or those with cross attention. They hold the same
-// tokens, so one number identifies a page or a slot in each of them.
+// The layers with pages of one window, those with slots, or those with cross attention. They hold
+// the same tokens, so one number identifies a page or a slot in each of them. A layer with pages
+// and slots is in a group of either.
 //
 // A slot takes the place of a page: that of block j holds the state after the last token of the
 // block that has been read. The next token needs only the state after the token before it, so slots
@@ -140,8 +141,12 @@ class SequenceState {
   const Tensor& slots(int64_t layer, size_t index = 0) const {
     return slots_[static_cast<size_t>(layer)][index];
   }
+  // The calls of a layer's pages, or if it has none those of its slots.
   const Continuation::Group& group(const Continuation& at, int64_t layer) const {
     return at.groups[group_of_[static_cast<size_t>(layer)]];
+  }
+  const Continuation::Group& slot_group(const Continuation& at, int64_t layer) const {
+    return at.groups[slot_group_of_[static_cast<size_t>(layer)]];
   }
   // [pages, block size, cross_heads, cross_size], for a layer with cross attention.
   const Tensor& cross_keys(int64_t layer) const { return cross_keys_[static_cast<size_t>(layer)]; }
@@ -171,7 +176,7 @@ class SequenceState {
   SequenceStateShape shape_;
   Runtime& runtime_;
   std::vector<CacheGroup> groups_;
-  std::vector<size_t> group_of_;  // by layer
+  std::vector<size_t> group_of_, slot_group_of_;  // by layer
   std::vector<Tensor> keys_, values_, cross_keys_, cross_values_;
   std::vector<std::vector<Tensor>> slots_;
 };

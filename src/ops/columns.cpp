@@ -48,7 +48,39 @@ void join_columns_dgrad(Backward& backward) {
                .view(b));
 }
 
+// Columns of blocks with a factor other than 1 are multiplied by it; kernels scale dense tensors.
+void scale_blocks(Tape& tape, const Tensor& x, const std::vector<ScaledColumns>& blocks) {
+  int64_t first = 0;
+  for (const auto& [columns, factor] : blocks) {
+    const Tensor part = x.slice(1, first, columns);
+    first += columns;
+    if (factor == 1) continue;
+    const Tensor dense = tape.empty(part.shape(), part.dtype(), "scale_columns");
+    put_columns(tape, part, dense);
+    tape.kernels().scale({.factor = factor, .x = dense, .out = dense}, tape.stream());
+    put_columns(tape, dense, part);
+  }
+  MG_ASSERT(first == x.size(1));
+}
+
+void scale_columns_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& dout = backward.gradient(0);
+  const Tensor dx = backward.empty(dout.shape(), dout.dtype(), "scale_columns.dx");
+  put_columns(backward.tape(), dout, dx);
+  scale_blocks(backward.tape(), dx, backward.attributes<std::vector<ScaledColumns>>());
+  backward.set(0, dx);
+}
+
 }  // namespace
+
+Var scale_columns(Tape& tape, Var&& x, std::vector<ScaledColumns> blocks) {
+  const Tensor value = x.value;
+  scale_blocks(tape, value, blocks);
+  Node node{.name = "scale_columns", .inputs = {x.id}, .dgrad = scale_columns_dgrad};
+  node.attributes = std::move(blocks);
+  return tape.record_one(std::move(node), value);
+}
 
 std::array<Var, 2> split_columns(Tape& tape, const Var& x, int64_t first) {
   const int64_t rest = x.value.size(1) - first;

@@ -17,6 +17,7 @@
 #include "ops/embedding.h"
 #include "ops/gate.h"
 #include "ops/gradient_check_experts.h"
+#include "ops/gradient_check_state_space.h"
 #include "ops/head_norm.h"
 #include "ops/latent_attention.h"
 #include "ops/linear.h"
@@ -556,6 +557,7 @@ std::vector<GradientCase> gradient_cases() {
   add_norm_cases(cases);
   add_attention_cases(cases);
   add_expert_cases(cases);
+  add_state_space_cases(cases);
   return cases;
 }
 

@@ -83,7 +83,7 @@ void MuonConfig::check() const {
 
 bool takes(const parallel::ParameterSpec& placed) {
   return placed.role == parallel::Role::hidden && placed.parameter.value.rank() == 2 &&
-         !placed.is_expert();
+         placed.orthogonalized && !placed.is_expert();
 }
 
 Muon::Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* const> parameters,

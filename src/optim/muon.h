@@ -41,7 +41,8 @@ struct MuonConfig {
   void check() const;  // throws Error naming the flag
 };
 
-// True if Muon updates a parameter: a matrix between embedding and output layer.
+// True if Muon updates a parameter: a matrix between embedding and output layer, unless it is that
+// of a state space's inputs.
 bool takes(const parallel::ParameterSpec& placed);
 
 // For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?

@@ -246,6 +246,33 @@ Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slic
   return placement;
 }
 
+namespace {
+
+// Element `index` of a parameter with a transformed distribution; in fp64 on the host, since such
+// parameters have an element for each head.
+double transformed(const Init& init, const RandomStream& random, uint64_t index) {
+  const double u = random.uniform(index);
+  if (init.kind == Init::Kind::log_of_uniform)
+    return std::log(init.low + (init.high - init.low) * u);
+  const double from = std::log(init.low), to = std::log(init.high);
+  const double s = std::max(std::exp(from + (to - from) * u), init.floor);
+  return s + std::log(-std::expm1(-s));
+}
+
+void fill_transformed(const Init& init, const RandomStream& random, const Runs& runs,
+                      const Tensor& rows, Stream& stream) {
+  std::vector<double> values(static_cast<size_t>(runs.first.size));
+  for (int64_t row = 0; row < runs.count; ++row) {
+    const int64_t first = runs.first.canonical + row * runs.canonical_step;
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = transformed(init, random, static_cast<uint64_t>(first) + i);
+    Tensor out = rows.slice(0, row, 1);
+    copy_from(out, std::span<const double>(values), stream);
+  }
+}
+
+}  // namespace
+
 void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   MG_ASSERT(shard.value.is_contiguous() && shard.begin >= 0 &&
             shard.begin + shard.size() <= shard.placed->parameter.value.elements());
@@ -257,7 +284,9 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   kernels.fill({.out = values, .value = 0}, stream);
   if (placed.init.kind == Init::Kind::zeros) return;
   const bool xavier = placed.init.kind == Init::Kind::xavier_uniform,
-             uniform = xavier || placed.init.kind == Init::Kind::uniform;
+             uniform = xavier || placed.init.kind == Init::Kind::uniform,
+             is_transformed = placed.init.kind == Init::Kind::log_of_uniform ||
+                              placed.init.kind == Init::Kind::inverse_softplus;
   kernels::DrawArgs draws{
       .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
       .scale = placed.init.scale,
@@ -271,6 +300,10 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
       if (placed.init.kind == Init::Kind::ones) {
         for (int64_t row = 0; row < runs.count; ++row)
           kernels.fill({.out = rows.slice(0, row, 1), .value = 1}, stream);
+        continue;
+      }
+      if (is_transformed) {
+        fill_transformed(placed.init, RandomStream(seed, part.name), runs, rows, stream);
         continue;
       }
       draws.first = runs.first.canonical;

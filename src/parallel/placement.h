@@ -55,9 +55,20 @@ struct Placement {
 struct Init {
   // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of
   // the whole parameter, whose rows may belong to several canonical tensors. uniform: in [-scale,
-  // scale).
-  enum class Kind { normal, zeros, ones, xavier_uniform, uniform } kind = Kind::zeros;
+  // scale). log_of_uniform: the logarithm of a number that is uniform in [low, high).
+  // inverse_softplus: the number whose softplus is s, at least `floor`, the logarithm of s uniform
+  // in [ln low, ln high).
+  enum class Kind {
+    normal,
+    zeros,
+    ones,
+    xavier_uniform,
+    uniform,
+    log_of_uniform,
+    inverse_softplus
+  } kind = Kind::zeros;
   double scale = 0;  // standard deviation of a normal distribution
+  double low = 0, high = 0, floor = 0;
 };
 
 // The groups of ranks that share a module (parallel/model_ranks.h).
@@ -94,6 +105,7 @@ struct ParameterSpec {
   double width_multiplier = 1;
   bool grows_both_ways = false;
   double rate_multiplier = 1;  // of the run's learning rate
+  bool orthogonalized = true;  // Muon updates it, if it is a matrix between embedding and output
   // Rows of each of the matrices stacked in it ([q | k | v]), of all ranks together; empty: it is a
   // single matrix.
   std::vector<int64_t> matrices;

@@ -51,6 +51,14 @@ double executed_flops(const models::Stage& whole, Runtime& meta, const models::T
   double flops = 0;
   for (const WorkItem& item : recorder.take().kernels) {
     const auto calls = static_cast<double>(item.calls);
+    if (item.kernel.starts_with("state_scan")) {
+      // The products of the recurrence: x b^T and S c; backward has two for each. Chunks have
+      // others, which are not counted.
+      const Shape &x = item.operands.at(0).shape, &b = item.operands.at(2).shape;
+      const auto state = static_cast<double>(x.elements() * b[3]);
+      flops += calls * 4 * state * (item.kernel == "state_scan" ? 1 : 2);
+      continue;
+    }
     const bool forward = item.kernel == "attention";
     if (!forward && item.kernel != "attention_backward") {
       flops += calls * item.cost.flops;
@@ -72,9 +80,10 @@ double executed_flops(const models::Stage& whole, Runtime& meta, const models::T
 std::vector<FlopCount> step_flops(const models::Model& model, double of_sequence,
                                   int64_t padded_vocabulary, int64_t sequences, int64_t length) {
   const FlopCount own{std::string(kModelFlops), static_cast<double>(sequences) * of_sequence};
-  // Megatron-LM's formulas know one stack of layers.
-  if (model->facts().encoder_layers > 0) return {own};
-  const MegatronShape shape = megatron_shape(model->facts(), padded_vocabulary);
+  // Megatron-LM's formulas know one stack of layers, of one block after another.
+  const models::ModelFacts& facts = model->facts();
+  if (facts.encoder_layers > 0 || (facts.state_space && facts.hybrid_pattern.empty())) return {own};
+  const MegatronShape shape = megatron_shape(facts, padded_vocabulary);
   const Tokens tokens = Tokens::alike(sequences, length);
   const auto megatron = [&](Attention attention) {
     return megatron_flops(shape, attention).total(tokens);

@@ -92,6 +92,13 @@ MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_voc
   s.add_bias_linear = feed_forward.bias;
   s.rms_norm = model.rms_norm;
   if (model.prediction.depths > 0) s.mtp_num_layers = model.prediction.depths;
+  if (const auto& space = model.state_space) {
+    s.hybrid_layer_pattern = model.hybrid_pattern;
+    s.mamba_state_dim = space->states;
+    s.mamba_head_dim = space->head_size;
+    s.mamba_num_groups = space->groups;
+    s.mamba_num_heads = space->heads;
+  }
   if (!model.experts) return s;
   const models::ExpertFacts& experts = *model.experts;
   s.num_experts = experts.count;

@@ -94,7 +94,7 @@ ShapeSource directory_source(const std::string& directory) {
     source.config = checkpoint::ModelDirectory(directory).config();
     return source;
   }
-  source.config = Json::read(source.path());
+  source.config = Json::read_python(source.path());
   if (source.config.is_object()) checkpoint::take_packing(source.config, source.path());
   return source;
 }
@@ -110,7 +110,7 @@ ShapeSource config_source(const settings::TrainSettings& s) {
              "--model-config is {}, which is not a file{}; give a config.json, or one of {}",
              source.name, near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
              fmt::join(names, ", "));
-    source.config = Json::read(source.name);
+    source.config = Json::read_python(source.name);
   }
   if (!s.shape.vocab_size) return source;
   MG_CHECK(

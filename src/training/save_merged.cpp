@@ -78,8 +78,9 @@ checkpoint::SavePlan plan_merged(const MergedAdapter& merged) {
   checkpoint::SavePlan plan = checkpoint::plan_save(contents);
   const std::string config = base.path() + "/" + std::string(checkpoint::kConfig);
   for (checkpoint::PlannedText& text : plan.texts) {
-    // As it is, unless it describes a quantization that is no longer there.
-    if (text.name == checkpoint::kConfig && Json::read(config) == base.config())
+    // As it is, unless it describes another head, or a quantization that is no longer there.
+    if (text.name == checkpoint::kConfig && !merged.brings_head() &&
+        Json::read(config) == base.config())
       text.source = config;
     if (!text.source.empty()) text.content = read_file(text.source);
     text.source.clear();

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "corpus/corpus.h"
 #include "data/requested_samples.h"
+#include "models/hybrid_pattern.h"
 #include "parallel/layer_layout.h"
 #include "settings/recipes.h"
 #include "settings/rules.h"
@@ -112,6 +113,19 @@ Settled leave_out_evaluation(settings::TrainSettings s) {
   return {std::move(s), {{"eval-interval", "none", "--eval-iters 0: no evaluation"}}};
 }
 
+Settled place_by_pattern(settings::TrainSettings s) {
+  const std::string pattern = s.shape.hybrid_layer_pattern.value_or("");
+  const std::string layout = models::hybrid_layout(pattern);
+  if (layout.empty() || s.parallel.layout == layout) return {std::move(s)};
+  MG_CHECK(s.parallel.layout.empty(),
+           "--hybrid-layer-pattern '{}' places the layers on pipeline stages by its bars, and "
+           "--pipeline-model-parallel-layout '{}' does so, too: leave out one of them",
+           pattern, s.parallel.layout);
+  s.parallel.layout = layout;
+  return {std::move(s),
+          {{"pipeline-model-parallel-layout", layout, "the bars of --hybrid-layer-pattern"}}};
+}
+
 Settled count_ranks(settings::TrainSettings s) {
   const bool given = s.runtime.ranks.has_value();
   s.settle_ranks();
@@ -201,6 +215,7 @@ Settled settle(const settings::TrainSettings& given) {
     adapter = resume::resolve_model_directory(*adapter, "--adapter");
   run.pass(take_dense_model);
   run.pass(leave_out_evaluation);
+  run.pass(place_by_pattern);
   settings::check_rules(settings::RuleScope::flags, run.settings);
   run.pass(count_ranks);
   run.pass(count_batches);

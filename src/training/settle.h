@@ -35,6 +35,8 @@ struct Settled {
 Settled take_dense_model(settings::TrainSettings settings);
 // As in Megatron-LM, --eval-iters 0 means no evaluation.
 Settled leave_out_evaluation(settings::TrainSettings settings);
+// The bars of --hybrid-layer-pattern place the layers on pipeline stages.
+Settled place_by_pattern(settings::TrainSettings settings);
 // Sets the number of ranks to the smallest that the parallel sizes need; for a plan, also the
 // machines of the ranks.
 Settled count_ranks(settings::TrainSettings settings);

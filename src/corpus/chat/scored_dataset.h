@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "corpus/chat/chat_reader.h"
 #include "corpus/chat/chat_tokens.h"
 #include "corpus/chat/example_dataset.h"
 #include "corpus/chat/sources.h"

@@ -357,9 +357,7 @@ Convolution<T> convolution_of(const char* kernel, const Args& args, int64_t rows
 }
 
 // Tiles of a sequence.
-Divisor tiles_of(const Tensor& x) {
-  return Divisor(static_cast<uint32_t>(ceil_div(x.size(1), int64_t{kTile})));
-}
+int64_t tiles_of(const Tensor& x) { return ceil_div(x.size(1), int64_t{kTile}); }
 
 }  // namespace
 
@@ -367,11 +365,12 @@ void causal_conv(const CausalConvArgs& args, Stream& stream) {
   for_convolution("causal_conv", args.weight, [&](auto type, auto size) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    const Divisor tiles = tiles_of(args.x);
-    const auto call = convolution_of<T>("causal_conv", args, args.x.size(0) * tiles.value(),
+    const int64_t tiles = tiles_of(args.x);
+    const auto call = convolution_of<T>("causal_conv", args, args.x.size(0) * tiles,
                                         kChannels<T, size>, {args.x, args.out});
-    launch("causal_conv", convolve<T, size>, grid_for(call.items), stream, call, tiles,
-           address_of<int32_t>(args.starts), token_rows<T>(args.out));
+    launch("causal_conv", convolve<T, size>, grid_for(call.items), stream, call,
+           Divisor(static_cast<uint32_t>(tiles)), address_of<int32_t>(args.starts),
+           token_rows<T>(args.out));
   });
 }
 
@@ -400,10 +399,9 @@ void causal_conv_continued(const CausalConvContinuedArgs& args, Stream& stream) 
   for_convolution("causal_conv_continued", args.weight, [&](auto type, auto size) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    const Divisor tiles = tiles_of(args.x);
-    const auto call =
-        convolution_of<T>("causal_conv_continued", args, args.x.size(0) * tiles.value(),
-                          kChannels<T, size>, {args.x, args.out, args.tails});
+    const int64_t tiles = tiles_of(args.x);
+    const auto call = convolution_of<T>("causal_conv_continued", args, args.x.size(0) * tiles,
+                                        kChannels<T, size>, {args.x, args.out, args.tails});
     const Tails<T> tails{.positions = address_of<int32_t>(args.positions),
                          .table = address_of<int32_t>(args.block_table),
                          .tails = address_of<T>(args.tails),
@@ -411,7 +409,7 @@ void causal_conv_continued(const CausalConvContinuedArgs& args, Stream& stream) 
                          .blocks = args.block_table.size(1),
                          .block_size = args.block_size};
     launch("causal_conv_continued", convolve_pieces<T, size>, grid_for(call.items), stream, call,
-           tiles, tails, token_rows<T>(args.out));
+           Divisor(static_cast<uint32_t>(tiles)), tails, token_rows<T>(args.out));
   });
 }
 

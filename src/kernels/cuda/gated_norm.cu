@@ -181,6 +181,11 @@ __global__ void __launch_bounds__(kMaxGroupThreads) differentiate(GatedRows<T> a
   for (int k = 0; k < kKept; ++k)
     if constexpr (kNorms) weight[k] = group.load(all.weight, group.element(k));
   for (int64_t t = begin; t < end; ++t) {
+    if constexpr (!kNorms) {  // nothing to keep
+      for (int i = group.element(0); i < all.size; i += group.step)
+        store_gradients<T, kOrder>(group, {group, t, i}, weight[0], t, i, 1.0f, 0.0f);
+      continue;
+    }
     const Inputs<T> kept[kKept] = {{group, t, group.element(0)}, {group, t, group.element(1)}};
     const float rstd = kNorms ? group.rstd(t) : 1.0f;
     float mean = 0;

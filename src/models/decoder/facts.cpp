@@ -46,6 +46,21 @@ int64_t parameter_count(const DecoderValue& v) {
   return size;
 }
 
+// A model's blocks one after another; empty if one of them has no letter.
+std::string letters_of(const DecoderValue& v) {
+  std::string letters;
+  for (const LayerValue& layer : v.layers) {
+    if (std::holds_alternative<nn::StateSpaceConfig>(layer.mixer)) letters += 'M';
+    else if (std::holds_alternative<nn::AttentionConfig>(layer.mixer)) letters += '*';
+    else if (std::holds_alternative<nn::LatentAttentionConfig>(layer.mixer)) letters += '+';
+    else if (!std::holds_alternative<NoOp>(layer.mixer)) return {};
+    if (layer.mlp() != nullptr) letters += '-';
+    else if (layer.moe() != nullptr) letters += 'E';
+    else if (!std::holds_alternative<NoOp>(layer.feed_forward)) return {};
+  }
+  return letters;
+}
+
 ScoreActivation activation_of(const DecoderValue& v) {
   if (v.score_problem == ScoreProblem::multi_label) return ScoreActivation::sigmoid;
   if (v.score_labels > 1) return ScoreActivation::softmax;
@@ -95,6 +110,7 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
     visit_part(layer.mixer, add_facts);
     visit_part(layer.feed_forward, add_facts);
   }
+  if (facts.state_space) facts.hybrid_pattern = letters_of(v);
   facts.two_sided = facts.two_sided && v.encoder_layers == 0;
   if (facts.experts)
     for (const LayerValue& layer : v.layers)

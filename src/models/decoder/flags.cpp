@@ -8,6 +8,7 @@
 #include "base/text_parts.h"
 #include "models/decoder/heterogeneous.h"
 #include "models/facts.h"
+#include "models/hybrid_pattern.h"
 #include "models/layer_pattern.h"
 
 namespace megatron::models {
@@ -214,6 +215,57 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
+nn::StateSpaceConfig state_space_of(const ModelFlags& f, int64_t hidden) {
+  const int64_t width = 2 * hidden;
+  MG_CHECK(f.mamba_num_heads || width % f.mamba_head_dim == 0,
+           "2 x --hidden-size {} is not a multiple of --mamba-head-dim {}; change one of them or "
+           "give --mamba-num-heads",
+           hidden, f.mamba_head_dim);
+  return {.heads = f.mamba_num_heads.value_or(width / f.mamba_head_dim),
+          .head_size = f.mamba_head_dim,
+          .groups = f.mamba_num_groups,
+          .states = f.mamba_state_dim};
+}
+
+// Throws Error for flags of models whose layers have two blocks each.
+void check_hybrid(const ModelFlags& f) {
+  struct Other {
+    bool given;
+    const char* flag;
+  };
+  for (const Other& other :
+       {Other{f.mtp_num_layers.value_or(0) != 0, "mtp-num-layers"},
+        {f.heterogeneous_layers || f.heterogeneous_layers_json, "heterogeneous-layers-config-path"},
+        {f.moe.layer_freq != MoeFlags{}.layer_freq, "moe-layer-freq"},
+        {f.encoder, "task mlm"},
+        {f.encoder_decoder, "task span-corruption or seq2seq"}})
+    MG_CHECK(!other.given, "--hybrid-layer-pattern and --{} are mutually exclusive", other.flag);
+}
+
+// Layers of one block each, by their letters.
+void apply_hybrid_pattern(const ModelFlags& f, const nn::NormConfig& norm, DecoderValue& value) {
+  check_hybrid(f);
+  const std::string& pattern = *f.hybrid_layer_pattern;
+  const std::string letters = hybrid_letters(pattern);
+  const auto needs = [&](char letter, bool given, std::string_view flag) {
+    const auto count = std::ranges::count(letters, letter);
+    MG_CHECK((count > 0) == given,
+             "--hybrid-layer-pattern '{}' has {} layers of the kind '{}', and --{} is {}; give "
+             "both or neither",
+             pattern, count, letter, flag, given ? "given" : "not given");
+  };
+  needs('E', f.moe.num_experts.has_value(), "num-experts");
+  needs('+', f.multi_latent_attention, "multi-latent-attention");
+  for (const char letter : letters) {
+    LayerValue layer{.mixer = NoOp{}, .feed_forward = NoOp{}, .norm = norm};
+    if (letter == 'M') layer.mixer = state_space_of(f, value.hidden_size);
+    if (letter == '*' || letter == '+') layer.mixer = mixer_of(f, value.hidden_size);
+    if (letter == '-') layer.feed_forward = mlp_of(f, value.hidden_size);
+    if (letter == 'E') layer.feed_forward = moe_of(f.moe, mlp_of(f, value.hidden_size));
+    value.layers.push_back(std::move(layer));
+  }
+}
+
 // Checks the balancing methods that choose experts by more than their scores.
 void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int64_t experts) {
   const bool softmax = m.score == kernels::RouterScore::softmax;
@@ -409,26 +461,36 @@ std::vector<bool> expert_layers(const MoeFlags& m, int64_t layers) {
   return chosen;
 }
 
+namespace {
+
+// Layers of attention and a feed-forward block.
+void apply_layers(const ModelFlags& f, const nn::NormConfig& norm, DecoderValue& value) {
+  const int64_t layers = required(f.num_layers, "num-layers");
+  MG_CHECK(layers <= 1 << 16, "--num-layers is {}; it must lie in [1, {}]", layers, 1 << 16);
+  value.layers.assign(static_cast<size_t>(layers), {.mixer = mixer_of(f, value.hidden_size),
+                                                    .feed_forward = mlp_of(f, value.hidden_size),
+                                                    .norm = norm});
+}
+
+}  // namespace
+
 DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   check_ranges(f);
   DecoderValue value;
-  const int64_t layers = required(f.num_layers, "num-layers");
-  MG_CHECK(layers <= 1 << 16, "--num-layers is {}; it must lie in [1, {}]", layers, 1 << 16);
   value.hidden_size = required(f.hidden_size, "hidden-size");
   value.vocab_size = f.vocab_size.value_or(0);
   value.max_position_embeddings = f.max_position_embeddings.value_or(seq_length);
   value.learned_positions = f.position_embedding == PositionEmbedding::learned_absolute;
   const nn::NormConfig norm{
       .kind = f.normalization, .epsilon = f.norm_epsilon, .one_plus = f.layernorm_1p};
-  value.layers.assign(static_cast<size_t>(layers), {.mixer = mixer_of(f, value.hidden_size),
-                                                    .feed_forward = mlp_of(f, value.hidden_size),
-                                                    .norm = norm});
+  if (f.hybrid_layer_pattern) apply_hybrid_pattern(f, norm, value);
+  else apply_layers(f, norm, value);
   value.final_norm = norm;
   if (rotates(f)) value.rotary["default"] = rotary_of(f);
   MG_CHECK(!f.moe.num_experts || (!f.heterogeneous_layers && !f.heterogeneous_layers_json),
            "--num-experts and --heterogeneous-layers-config-path are mutually exclusive");
   apply_layer_list(f, value);
-  apply_experts(f, value);
+  if (!f.hybrid_layer_pattern) apply_experts(f, value);
   value.router = f.moe.training();
   apply_patterns(f, value);
   value.untied = f.untie;

@@ -1,5 +1,6 @@
 #include "models/decoder/layer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/decoder/feed_forwards/all.h"
@@ -25,8 +26,13 @@ parallel::Init embedding_init(const DecoderValue& model) {
 
 parallel::Init output_init(const DecoderValue& model) {
   if (model.xavier_init) return nn::xavier_uniform();
-  const auto layers = static_cast<double>(model.num_layers() - model.encoder_layers);
-  return nn::normal(model.init_method_std / std::sqrt(2.0 * layers * model.width_multiplier));
+  const auto has_two_blocks = [](const LayerValue& layer) {
+    return !std::holds_alternative<NoOp>(layer.mixer) &&
+           !std::holds_alternative<NoOp>(layer.feed_forward);
+  };
+  const double blocks = std::ranges::any_of(model.layers, has_two_blocks) ? 2 : 1,
+               layers = static_cast<double>(model.num_layers() - model.encoder_layers);
+  return nn::normal(model.init_method_std / std::sqrt(blocks * layers * model.width_multiplier));
 }
 
 void PositionTables::add(const RotaryUse& use, const DecoderValue& model, Runtime& runtime,

@@ -45,6 +45,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   if (table == "output.weight" || table == "score.weight" || table == "pair.weight")
     placed.role = parallel::Role::output;
   if (name.ends_with(".bias")) placed.decay = false;  // expert biases have two dimensions
+  placed.orthogonalized = !name.ends_with(".state_space.in_proj.weight");  // as in Megatron-LM
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
                            name != "position_embedding.weight" &&

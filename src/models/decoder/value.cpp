@@ -166,6 +166,12 @@ const nn::AttentionConfig* DecoderValue::first_attention() const {
   return found == layers.end() ? nullptr : found->attention();
 }
 
+const nn::StateSpaceConfig* DecoderValue::first_state_space() const {
+  const auto found =
+      std::ranges::find_if(layers, [](const LayerValue& l) { return l.state_space() != nullptr; });
+  return found == layers.end() ? nullptr : found->state_space();
+}
+
 const nn::MlpConfig* DecoderValue::first_mlp() const {
   const auto found =
       std::ranges::find_if(layers, [](const LayerValue& l) { return l.mlp() != nullptr; });

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,8 +43,18 @@ struct LayerValue {
   double residual_multiplier = 1;  // factor of what is added to x
 
   bool operator==(const LayerValue&) const = default;
-  const nn::AttentionConfig* attention() const { return std::get_if<nn::AttentionConfig>(&mixer); }
-  nn::AttentionConfig* attention() { return std::get_if<nn::AttentionConfig>(&mixer); }
+  // Also of a hybrid mixer.
+  const nn::AttentionConfig* attention() const {
+    const auto* hybrid = std::get_if<HybridConfig>(&mixer);
+    return hybrid != nullptr ? &hybrid->attention : std::get_if<nn::AttentionConfig>(&mixer);
+  }
+  nn::AttentionConfig* attention() {
+    return const_cast<nn::AttentionConfig*>(std::as_const(*this).attention());
+  }
+  const nn::StateSpaceConfig* state_space() const {
+    const auto* hybrid = std::get_if<HybridConfig>(&mixer);
+    return hybrid != nullptr ? &hybrid->state_space : std::get_if<nn::StateSpaceConfig>(&mixer);
+  }
   const nn::MlpConfig* mlp() const { return std::get_if<nn::MlpConfig>(&feed_forward); }
   nn::MlpConfig* mlp() { return std::get_if<nn::MlpConfig>(&feed_forward); }
   const nn::MoeConfig* moe() const { return std::get_if<nn::MoeConfig>(&feed_forward); }
@@ -136,7 +147,8 @@ struct DecoderValue {
   nn::RouterTraining router;
   int64_t mlp_chunks = 1;  // of tokens in feed-forward blocks without experts (nn/mlp.h)
   // Initial values: standard deviation of matrices, divided by sqrt(2 x layers) for those that
-  // produce the output of a block; of the embeddings, if it differs; or Glorot & Bengio 2010.
+  // produce the output of a block (sqrt(layers) if no layer has more than one block); of the
+  // embeddings, if it differs; or Glorot & Bengio 2010.
   double init_method_std = 0.02;
   std::optional<double> embedding_init_std;
   bool xavier_init = false;
@@ -162,8 +174,10 @@ struct DecoderValue {
   int64_t positions() const {
     return context ? *context : std::max(max_position_embeddings, context_length());
   }
-  // Configuration of the first layer that has attention, an MLP or experts; null: none has.
+  // Configuration of the first layer that has attention, a state space, an MLP or experts; null:
+  // none has.
   const nn::AttentionConfig* first_attention() const;
+  const nn::StateSpaceConfig* first_state_space() const;
   const nn::MlpConfig* first_mlp() const;
   const nn::MoeConfig* first_moe() const;
 

@@ -22,6 +22,8 @@ constexpr std::array kNames<kernels::Activation> = {"gelu_tanh", "gelu_erf",    
 template <>
 constexpr std::array kNames<nn::QkNorm> = {"none", "head", "full-width", "l2"};
 template <>
+constexpr std::array kNames<kernels::GateOrder> = {"gate-first", "norm-first", "gate-only"};
+template <>
 constexpr std::array kNames<nn::Sinks> = {"none", "zero", "learned"};
 template <>
 constexpr std::array kNames<LayerValue::Order> = {"sequential", "parallel", "parallel-one-norm"};

@@ -13,12 +13,13 @@ namespace megatron::models {
 namespace {
 
 constexpr std::array kFamilies = {
-    &kGpt2,       &kLlama,   &kQwen2,   &kQwen3,   &kMistral,    &kGemma2,
-    &kGemma3Text, &kPhi3,    &kOlmo2,   &kGranite, &kNemotron,   &kNemotronNas,
-    &kStarcoder2, &kGptNeox, &kFalcon,  &kCohere2, &kMixtral,    &kQwen2Moe,
-    &kQwen3Moe,   &kOlmoe,   &kGlm4Moe, &kGptOss,  &kLlama4Text, &kDeepseekV2,
-    &kDeepseekV3, &kKimiK2,  &kBert,    &kRoberta, &kDistilbert, &kModernbert,
-    &kEsm,        &kT5,      &kMt5,     &kUmt5,    &kMegatron};
+    &kGpt2,       &kLlama,   &kQwen2,      &kQwen3,      &kMistral,    &kGemma2,
+    &kGemma3Text, &kPhi3,    &kOlmo2,      &kGranite,    &kNemotron,   &kNemotronNas,
+    &kStarcoder2, &kGptNeox, &kFalcon,     &kCohere2,    &kMixtral,    &kQwen2Moe,
+    &kQwen3Moe,   &kOlmoe,   &kGlm4Moe,    &kGptOss,     &kLlama4Text, &kDeepseekV2,
+    &kDeepseekV3, &kKimiK2,  &kMamba2,     &kBamba,      &kNemotronH,  &kFalconH1,
+    &kBert,       &kRoberta, &kDistilbert, &kModernbert, &kEsm,        &kT5,
+    &kMt5,        &kUmt5,    &kMegatron};
 
 constexpr DecoderFamily::Key kKeys[] = {
     {"--num-layers", "num_hidden_layers"},
@@ -61,9 +62,9 @@ std::string with_keys(std::string text, const DecoderFamily& family) {
 }
 
 // For these keys null is a value, as in transformers' classes. For other keys it means the default.
-constexpr std::string_view kNullable[] = {"sliding_window",      "attention_chunk_size",
-                                          "num_key_value_heads", "attn_logit_softcapping",
-                                          "q_lora_rank",         "final_logit_softcapping"};
+constexpr std::string_view kNullable[] = {
+    "sliding_window", "attention_chunk_size",    "num_key_value_heads", "attn_logit_softcapping",
+    "q_lora_rank",    "final_logit_softcapping", "mamba_d_ssm"};
 
 Json with_defaults(const DecoderFamily& family, Json config) {
   for (const DecoderFamily::Alias& alias : family.aliases)

@@ -169,8 +169,8 @@ TEST_F(EncoderTasks, TwoTextsHaveALabel) {
          << "\n";
   data.close();
   expect_contains(succeed(command("classify", "--data-path pairs.jsonl --show 1")).out,
-                  {"pairs.jsonl:1, label \"next\": 5 tokens", "[[[CLS]]]w20[SEP]w21[SEP]"});
-  succeed(command("classify", "--data-path pairs.jsonl --save pairs --train-iters 6"));
+                  {"pairs.jsonl:1, label \"next\": 5 tokens", "[[[CLS]]]w20 [SEP] w21 [SEP]"});
+  succeed(command("classify", "--data-path pairs.jsonl --save pairs --train-iters 40"));
   EXPECT_LT(losses("pairs").back(), losses("pairs").front());
   const Json found = evaluated("pairs", "pairs.jsonl");
   EXPECT_EQ(found["texts"].as_integer(), 40);

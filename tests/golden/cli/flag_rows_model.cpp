@@ -17,10 +17,11 @@ std::vector<FlagRow> model_flags() {
   const std::string groups = experts + " --moe-router-num-groups 2 --moe-router-group-topk 1";
   const std::string two_texts = "--task span-corruption",
                     relative = two_texts + " --position-embedding-type relative";
+  const std::string hybrid = "--hybrid-layer-pattern M- --mamba-num-heads 8";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
-      {"num-layers", "shape", "--num-layers 3"},
+      {"num-layers", "shape", "--num-layers 3", "", "", "", hybrid},
       {"decoder-num-layers", "shape", "--decoder-num-layers 1", two_texts, "--decoder-num-layers 2",
        "", "--bf16"},
       {"hidden-size", "shape", "--hidden-size 32"},
@@ -92,6 +93,15 @@ std::vector<FlagRow> model_flags() {
        "--qk-pos-emb-head-dim 64", "", rope},
       {"v-head-dim", "shape", "--v-head-dim 8", latent, "--v-head-dim 128", "", rope},
       {"rope-type", "loss", "--rope-type rope", latent_yarn, "--rope-type yarn", "", rope},
+      {"hybrid-layer-pattern", "shape", "--hybrid-layer-pattern M-", "--mamba-num-heads 8"},
+      {"mamba-state-dim", "shape", "--mamba-state-dim 8", hybrid, "--mamba-state-dim 128", "",
+       "--bf16"},
+      {"mamba-head-dim", "shape", "--mamba-head-dim 8", hybrid, "--mamba-head-dim 64", "",
+       "--bf16"},
+      {"mamba-num-groups", "shape", "--mamba-num-groups 2", hybrid, "--mamba-num-groups 8", "",
+       "--bf16"},
+      {"mamba-num-heads", "shape", "--mamba-num-heads 16",
+       "--hybrid-layer-pattern M- --mamba-head-dim 8 --mamba-num-groups 1", "", "", "--bf16"},
       {"num-experts", "shape", experts},
       {"moe-layer-freq", "shape", "--moe-layer-freq 2", experts, "", "", idle},
       {"moe-ffn-hidden-size", "shape", "--moe-ffn-hidden-size 24", experts,

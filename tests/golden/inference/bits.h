@@ -51,7 +51,7 @@ inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
   const auto vocabulary = m.model.model()->vocab_size();
   size_t longest = 0;
   for (const Tokens& s : sequences) longest = std::max(longest, s.size());
-  TestPages pages(m.model, sequences, piece % 2 == 0 ? 32 : 64);
+  TestPages pages(m.model, sequences, least_block(m) * (piece % 2 == 0 ? 1 : 2));
   nn::SequenceState state(pages.shape, m.type(), m.runtime);
   std::vector<std::vector<float>> logits(sequences.size());
   for (size_t begin = 0; begin < longest; begin += static_cast<size_t>(piece)) {

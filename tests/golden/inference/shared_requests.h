@@ -66,12 +66,12 @@ inline void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool
     std::vector<uint64_t> order(requests);
     std::iota(order.begin(), order.end(), 0);
     std::ranges::shuffle(order, random);
-    inference::Engine e(
-        m.model, m.runtime,
-        {.max_requests = 12,
-         .max_tokens = seed == 1 ? 40 : 200,
-         .block_size = seed == 1 ? 32 : 64,
-         .cache_bytes = bytes_of_blocks(m, seed == 1 ? 14 : 7, seed == 1 ? 32 : 64)});
+    const int64_t block = seed == 1 ? least_block(m) : 64;
+    inference::Engine e(m.model, m.runtime,
+                        {.max_requests = 12,
+                         .max_tokens = seed == 1 ? 40 : 200,
+                         .block_size = block,
+                         .cache_bytes = bytes_of_blocks(m, block == 32 ? 14 : 7, block)});
     Results results;
     std::map<uint64_t, inference::RequestId> ids;
     for (const uint64_t number : order) {

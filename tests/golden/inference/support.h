@@ -75,6 +75,11 @@ class RandomModel {
   models::Stage& model;
 };
 
+// Tokens of the smallest pages that a model can have.
+inline int64_t least_block(const RandomModel& m) {
+  return m.model.model()->facts().state_space ? 64 : 32;
+}
+
 inline Tokens random_tokens(int64_t count, int64_t vocabulary, uint64_t seed) {
   const RandomStream stream(seed, "tokens");
   Tokens tokens(static_cast<size_t>(count));

@@ -133,7 +133,8 @@ class HeadAdapterFiles {
                                                     : Shape{hidden, hidden};
       add(tensors, name, shape, std::vector<double>(static_cast<size_t>(shape.elements()), 0.25));
     }
-    checkpoint::write_safetensors(folder + "/model.safetensors", tensors, {{"format", "pt"}});
+    const std::pair<std::string, std::string> format("format", "pt");
+    checkpoint::write_safetensors(folder + "/model.safetensors", tensors, std::span(&format, 1));
   }
 
   void write_adapter(const std::string& folder, const std::string& base) const {

@@ -287,6 +287,17 @@ TEST(Json, ReadNamesTheFile) {
   }
 }
 
+// transformers before version 5 writes a bare Infinity, and version 5 an object.
+TEST(Json, OfPythonMayHaveInfinity) {
+  const std::string path = ::testing::TempDir() + "megatron_json_infinity_test.json";
+  write_file(path, R"({"limit": [0.0, Infinity], "name\"": "an Infinity"})");
+  EXPECT_THROW(Json::read(path), Error);
+  EXPECT_EQ(Json::read_python(path),
+            Json::parse(R"({"limit": [0.0, {"__float__": "Infinity"}], "name\"": "an Infinity"})"));
+  write_file(path, R"({"limit": -Infinity})");
+  EXPECT_THROW(Json::read_python(path), Error);
+}
+
 TEST(Json, ManyKeysAreReadInReasonableTime) {
   std::string text = "{";
   for (int i = 0; i < 50'000; ++i)

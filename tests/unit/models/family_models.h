@@ -21,7 +21,8 @@ inline constexpr const char* kFamilyDirectories[] = {
     "mistral",  "qwen2",       "qwen3",       "gemma2",           "gemma3_text",   "phi3",
     "olmo2",    "granite",     "falcon",      "nemotron",         "starcoder2",    "cohere2",
     "gpt_neox", "mixtral",     "qwen2_moe",   "qwen3_moe",        "olmoe",         "glm4_moe",
-    "gpt_oss",  "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3"};
+    "gpt_oss",  "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3",   "mamba2",
+    "bamba",    "nemotron_h",  "falcon_h1",   "falcon_h1_norm"};
 inline constexpr const char* kEncoderDirectories[] = {
     "bert", "roberta", "distilbert", "modernbert", "esm", "bert_classify", "bert_tokens"};
 
@@ -117,6 +118,31 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
         {"attention": {"replace_with_linear": true}, "ffn": {"replace_with_linear": true}}])"),
                          "blocks", v);
   });
+  add("state spaces with the norm before the gate, limits of steps and biases, and beside "
+      "attention",
+      [](DecoderValue& v) {
+        nn::StateSpaceConfig space{.heads = 4,
+                                   .head_size = 6,
+                                   .groups = 2,
+                                   .states = 5,
+                                   .conv_width = 3,
+                                   .bias = true,
+                                   .output_bias = true,
+                                   .min_step = 0.3,
+                                   .max_step = 0.9,
+                                   .order = kernels::GateOrder::norm_first,
+                                   .multipliers = {0.5, 2, 1.5, 1, 0.25}};
+        v.layers[0].mixer = space;
+        space.conv_bias = space.bias = false;
+        space.order = kernels::GateOrder::gate_only;
+        v.layers[1].mixer = space;
+        v.layers[2].mixer = models::HybridConfig{.attention = *v.layers[2].attention(),
+                                                 .state_space = space,
+                                                 .attention_factors = {.in = 0.5, .out = 3},
+                                                 .state_space_factors = {.in = 1.5, .out = 0.75}};
+        v.layers[2].mlp()->gate_multiplier = 1.5;
+        v.layers[2].mlp()->output_multiplier = 0.5;
+      });
   add("a norm for both, after a layer with norms before and after", [](DecoderValue& v) {
     v.layers[0].norm_after = true;
     v.layers[1].order = models::LayerValue::Order::parallel_one_norm;

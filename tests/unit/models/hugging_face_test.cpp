@@ -18,11 +18,19 @@ Json golden_config(const std::string& name) {
 // Keys that affect no shape, or that have only one supported value.
 const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "bos_token_id",
+                                                "chunk_size",
                                                 "classifier_dropout",
                                                 "eos_token_id",
                                                 "is_decoder",
+                                                "mamba_chunk_size",
+                                                "mamba_ssm_cache_dtype",
+                                                "moe_shared_expert_overlap",
+                                                "mtp_layers_block_type",
+                                                "num_logits_to_keep",
                                                 "pretraining_tp",
                                                 "reorder_and_upcast_attn",
+                                                "rescale_prenorm_residual",
+                                                "residual_in_fp32",
                                                 "scale_attn_by_inverse_layer_idx",
                                                 "scale_attn_weights",
                                                 "_sliding_window_pattern",
@@ -31,12 +39,17 @@ const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "summary_proj_to_labels",
                                                 "summary_type",
                                                 "summary_use_proj",
+                                                "time_step_rank",
                                                 "transformers_version",
-                                                "use_cache"};
+                                                "use_cache",
+                                                "use_mamba_kernels",
+                                                "z_loss_coefficient"};
 // Keys of a score head only, keys written for older readers, and keys that a file may omit if they
 // have their default.
-const std::set<std::string_view> kEither = {"pad_token_id", "rope_theta", "head_dim",
-                                            "max_window_layers", "use_bidirectional_attention"};
+const std::set<std::string_view> kEither = {"pad_token_id",      "rope_theta",
+                                            "head_dim",          "time_step_limit",
+                                            "max_window_layers", "use_bidirectional_attention",
+                                            "num_hidden_layers", "hybrid_override_pattern"};
 
 TEST(HuggingFaceConfig, ComesBackKeyByKey) {
   for (const char* name : {"gpt2",         "llama",          "llama_tied",
@@ -50,7 +63,8 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
                            "mixtral",      "qwen2_moe",      "qwen3_moe",
                            "olmoe",        "glm4_moe",       "gpt_oss",
                            "llama4_text",  "deepseek_v2",    "deepseek_v2_lite",
-                           "deepseek_v3"}) {
+                           "deepseek_v3",  "mamba2",         "bamba",
+                           "nemotron_h",   "falcon_h1",      "falcon_h1_norm"}) {
     const Json original = golden_config(name);
     const std::string stored = original["dtype"].as_string();
     const DType type = stored == "bfloat16"  ? DType::bf16

@@ -209,6 +209,40 @@ TEST_F(State, LayersWithSlotsAreAGroup) {
   EXPECT_EQ(state.slots(2, 1).dtype(), DType::bf16);
 }
 
+// A layer that keeps both is in a group of either.
+TEST_F(State, PagesAndSlotsOfALayerAreInTwoGroups) {
+  const LayerCache both{
+      .kv_heads = 1, .head_size = 8, .slot = {{{3, 4}, DType::f32}, {{5}, DType::f32}}};
+  const std::vector<LayerCache> layers = {{.kv_heads = 1, .head_size = 4}, both};
+  const std::vector<CacheGroup> groups = cache_groups(layers);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(groups[0].token_elements, 2 * (4 + 8));
+  EXPECT_EQ(groups[0].slot_bytes, 0);
+  EXPECT_EQ(groups[1].layers, (std::vector<int64_t>{1}));
+  EXPECT_EQ(groups[1].token_elements, 0);
+  EXPECT_EQ(groups[1].slot_bytes, (12 + 5) * 4);
+  SequenceState state({layers, 32, {3, 2}}, DType::f32, runtime_);
+  EXPECT_EQ(state.keys(1).size(0), 3);
+  EXPECT_EQ(state.slots(1, 1).shape(), (Shape{2, 5}));
+  const std::vector<int32_t> pages = {2}, slots = {1};
+  const SequencePart part{.begin = 0, .count = 4, .tables = {pages, slots}};
+  const Continuation at = state.next({&part, 1});
+  EXPECT_EQ(state.group(at, 1).calls[0].block_table.span<int32_t>()[0], 2);
+  EXPECT_EQ(state.slot_group(at, 1).calls[0].block_table.span<int32_t>()[0], 1);
+  const auto fill = [&](const Tensor& t, float value) {
+    kernels::table(runtime_.stream()).fill({.out = t, .value = value}, runtime_.stream());
+  };
+  fill(state.slots(1).select(0, 1), 5);
+  fill(state.keys(1).transpose(1, 2).select(0, 1), 6);
+  const std::vector<int32_t> from = {1}, to = {0};
+  state.copy_pages(1, from, to);
+  EXPECT_EQ(to_floats(state.slots(1).select(0, 0))[0], 5);
+  EXPECT_EQ(to_floats(state.keys(1).select(0, 0))[0], 0) << "of the other group";
+  state.copy_pages(0, from, to);
+  EXPECT_EQ(to_floats(state.keys(1).select(0, 0))[0], 6);
+}
+
 TEST_F(State, SaysWhenTheMachineIsTooSmall) {
   SequenceStateShape huge = shape();
   huge.pages = {int64_t{1} << 45};

@@ -74,16 +74,17 @@ __device__ NumberSums differentiate_steps(const ScanGradients<T>& work, const He
   return {warp_sum(sums.da_log), warp_sum(sums.ddt_bias), warp_sum(sums.dd)};
 }
 
-// From products = c b^T and `slopes` = dM: weights = M, dproducts += dG, and the sums of tiles.
+// From the sums of c b^T in scratch memory and `slopes` = dM: weights = M, dproducts += dG, and the
+// sums of tiles.
 template <class T>
-__device__ void differentiate_weights(const ScanSums<T>& products, ScanSums<T>& slopes,
+__device__ void differentiate_weights(const float* products, ScanSums<T>& slopes,
                                       HeadGradientTiles<T>& tiles, ScanSums<T>& dproducts) {
   const ScanToken* tokens = tiles.tokens;
 #pragma unroll
   for (int n = 0; n < ScanSums<T>::kCount; ++n) {
     const int i = ScanSums<T>::row(n), j = ScanSums<T>::column(n);
     const float decay = decay_of_pair(tokens, i, j), step = tokens[j].step;
-    const float weight = products.of[n / 4][n % 4] * decay;
+    const float weight = sum_at(products, n) * decay;
     float& slope = slopes.of[n / 4][n % 4];
     tiles.weights.row(i)[j] = from_float<T>(weight * step);
     dproducts.of[n / 4][n % 4] = fmaf(slope * decay, step, dproducts.of[n / 4][n % 4]);
@@ -137,6 +138,10 @@ __global__ void __launch_bounds__(kScanThreads, 2) differentiate_heads(ScanGradi
   const ScanCall<T>& call = work.call;
   const HeadsOfChunk at(call);
   const ScanText text = call.text(at.sequence);
+  // Scratch memory keeps the products for all heads, because registers are few; at the end it
+  // receives their gradients.
+  const int64_t tile = work.tile_index(at.sequence, at.chunk, at.part, at.group);
+  float* const kept = work.products + tile * kSide * kSide;
   ScanSums<T> products, dproducts;
   for (int n = 0; n < call.state_width; n += kSide) {
     __syncthreads();
@@ -146,6 +151,7 @@ __global__ void __launch_bounds__(kScanThreads, 2) differentiate_heads(ScanGradi
     products.template add_product<Depth::inside, Depth::inside>(tiles.left, tiles.right,
                                                                 ScanSums<T>::lower_result());
   }
+  store_sums(products, kept);
   for (int head = at.first_head; head < at.end_head; ++head) {
     const auto fill = [&](int p) {
       __syncthreads();
@@ -163,7 +169,7 @@ __global__ void __launch_bounds__(kScanThreads, 2) differentiate_heads(ScanGradi
                                                                 ScanSums<T>::lower_result());
     }
     __syncthreads();
-    differentiate_weights(products, slopes, tiles, dproducts);
+    differentiate_weights(kept, slopes, tiles, dproducts);
     for (int p = 0; p < call.width; p += kSide) {
       if (call.width > kSide) fill(p);
       differentiate_x(work, at, text, head, p, tiles);
@@ -177,8 +183,7 @@ __global__ void __launch_bounds__(kScanThreads, 2) differentiate_heads(ScanGradi
     if (work.ddt_bias != nullptr) work.ddt_bias[to] = static_cast<float>(sums.ddt_bias);
     if (work.dd != nullptr) work.dd[to] = static_cast<float>(sums.dd);
   }
-  const int64_t tile = work.tile_index(at.sequence, at.chunk, at.part, at.group);
-  store_sums(dproducts, work.products + tile * kSide * kSide);
+  store_sums(dproducts, kept);
 }
 
 }  // namespace

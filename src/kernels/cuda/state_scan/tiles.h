@@ -162,21 +162,7 @@ struct ScanSums {
     constexpr int kRows = kCount / 4;
 #pragma unroll 1
     for (int d = 0; d < kSide; d += 4) {
-      float x[kRows][4], y[4][4];  // by place, then depth
-#pragma unroll
-      for (int r = 0; r < kRows; r += 4) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const Vector<float, 4> v = kDepthOfA == Depth::inside
-                                         ? load_vector<float, 4>(a.row(row(4 * (r + n))) + d)
-                                         : load_vector<float, 4>(a.row(d + n) + row(4 * r));
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if constexpr (kDepthOfA == Depth::inside) x[r + n][e] = v.at[e];
-            else x[r + e][n] = v.at[e];
-          }
-        }
-      }
+      float y[4][4];  // by column, then depth
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         if constexpr (kDepthOfB == Depth::inside) {
@@ -189,11 +175,26 @@ struct ScanSums {
         }
       }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      for (int r = 0; r < kRows; r += 4) {  // four adjacent rows
+        float x[4][4];                      // by row, then depth
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
+        for (int n = 0; n < 4; ++n) {
+          const Vector<float, 4> v = kDepthOfA == Depth::inside
+                                         ? load_vector<float, 4>(a.row(row(4 * (r + n))) + d)
+                                         : load_vector<float, 4>(a.row(d + n) + row(4 * r));
 #pragma unroll
-          for (int c = 0; c < 4; ++c) of[r][c] = fmaf(x[r][e], y[c][e], of[r][c]);
+          for (int e = 0; e < 4; ++e) {
+            if constexpr (kDepthOfA == Depth::inside) x[n][e] = v.at[e];
+            else x[e][n] = v.at[e];
+          }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) of[r + n][c] = fmaf(x[n][e], y[c][e], of[r + n][c]);
+          }
         }
       }
     }
@@ -262,18 +263,23 @@ __device__ void store_tile(const ScanTile<T>& tile, const MatrixRows<T>& to, int
   }
 }
 
-// Sums as they lie in the registers, in scratch memory: `to` has kSide x kSide elements.
+// Sums as they lie in the registers, in scratch memory of kSide x kSide elements. A thread reads
+// and writes its own elements only.
+__device__ inline float& sum_at(float* sums, int i) {
+  return sums[i * kScanThreads + static_cast<int>(threadIdx.x)];
+}
+__device__ inline float sum_at(const float* sums, int i) {
+  return sums[i * kScanThreads + static_cast<int>(threadIdx.x)];
+}
 template <class T>
 __device__ void store_sums(const ScanSums<T>& sums, float* to) {
 #pragma unroll
-  for (int i = 0; i < ScanSums<T>::kCount; ++i)
-    to[i * kScanThreads + static_cast<int>(threadIdx.x)] = sums.of[i / 4][i % 4];
+  for (int i = 0; i < ScanSums<T>::kCount; ++i) sum_at(to, i) = sums.of[i / 4][i % 4];
 }
 template <class T>
 __device__ void add_sums(const float* from, ScanSums<T>& sums) {
 #pragma unroll
-  for (int i = 0; i < ScanSums<T>::kCount; ++i)
-    sums.of[i / 4][i % 4] += from[i * kScanThreads + static_cast<int>(threadIdx.x)];
+  for (int i = 0; i < ScanSums<T>::kCount; ++i) sums.of[i / 4][i % 4] += sum_at(from, i);
 }
 
 }  // namespace megatron::kernels::cuda

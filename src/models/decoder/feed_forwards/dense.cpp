@@ -44,6 +44,12 @@ void Dense::check(const DecoderValue&, const nn::MlpConfig& mlp, std::string_vie
   check_number(mlp.clamp, mlp.clamp >= 0, "activation-func-clamp-value", "positive");
   MG_CHECK(std::isfinite(mlp.up_offset), "--glu-linear-offset is {}; it must be finite",
            mlp.up_offset);
+  for (const double factor : {mlp.gate_multiplier, mlp.output_multiplier})
+    MG_CHECK(std::isfinite(factor) && factor != 0,
+             "a multiplier of an MLP is {}; it must be a number other than 0", factor);
+  MG_CHECK(mlp.gated || mlp.gate_multiplier == 1,
+           "an MLP without a gate has a multiplier of its gate, {}; it must be 1",
+           mlp.gate_multiplier);
   MG_CHECK(
       mlp.gated || (mlp.clamp == 0 && mlp.up_offset == 0),
       "--activation-func-clamp-value and --glu-linear-offset apply to gated feed-forward blocks "
@@ -79,7 +85,7 @@ PlainRow Dense::plain_activated(const PlainRow& row, const nn::MlpConfig& mlp) {
   const auto width = static_cast<size_t>(mlp.ffn);
   PlainRow y(width);
   for (size_t f = 0; f < width; ++f) {
-    double gate = row[f], up = mlp.gated ? row[width + f] : 1;
+    double gate = mlp.gate_multiplier * row[f], up = mlp.gated ? row[width + f] : 1;
     if (mlp.gated && mlp.clamp > 0) {
       gate = std::min(gate, mlp.clamp);
       up = std::clamp(up, -mlp.clamp, mlp.clamp);
@@ -95,7 +101,10 @@ PlainRows Dense::plain(const PlainParts& parts, const PlainRows& x, const std::s
   for (const PlainRow& row :
        parts.linear(x, name + ".up", mlp.gated ? 2 * mlp.ffn : mlp.ffn, mlp.bias))
     inner.push_back(plain_activated(row, mlp));
-  return parts.linear(inner, name + ".down", parts.model().hidden_size, mlp.bias);
+  PlainRows y = parts.linear(inner, name + ".down", parts.model().hidden_size, mlp.bias);
+  for (PlainRow& row : y)
+    for (double& value : row) value *= mlp.output_multiplier;
+  return y;
 }
 
 }  // namespace megatron::models

@@ -18,6 +18,8 @@ struct LayerPart<nn::MlpConfig> {
     f("mlp-bias", m.bias, true);
     f("activation-clamp", m.clamp, false);
     f("glu-linear-offset", m.up_offset, false);
+    f("gate-multiplier", m.gate_multiplier, false);
+    f("mlp-output-multiplier", m.output_multiplier, false);
   }
   static void check(const DecoderValue& model, const Config& mlp) {
     check(model, mlp, "ffn-hidden-size");

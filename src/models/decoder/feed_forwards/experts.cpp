@@ -137,6 +137,9 @@ void Experts::check(const DecoderValue& model, const nn::MoeConfig& moe) {
   MG_CHECK(!moe.weights_on_input || moe.choices == 1,
            "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
   Dense::check(model, moe.expert, "moe-ffn-hidden-size");
+  MG_CHECK(moe.expert.gate_multiplier == 1 && moe.expert.output_multiplier == 1,
+           "experts have the multipliers {} and {}, which only MLPs without experts can have",
+           moe.expert.gate_multiplier, moe.expert.output_multiplier);
   if (moe.latent != 0) check_size(moe.latent, kMaxHidden, "moe-latent-size");
   if (moe.shared_ffn != 0)
     check_size(moe.shared_ffn, kMaxWidth, "moe-shared-expert-intermediate-size");

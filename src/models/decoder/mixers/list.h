@@ -4,12 +4,15 @@
 
 #include <variant>
 
+#include "models/decoder/hybrid_parts.h"
 #include "models/decoder/simple_parts.h"
 #include "nn/attention.h"
 #include "nn/latent_attention.h"
+#include "nn/state_space.h"
 
 namespace megatron::models {
 
-using MixerValue = std::variant<nn::AttentionConfig, nn::LatentAttentionConfig, LinearConfig, NoOp>;
+using MixerValue = std::variant<nn::AttentionConfig, nn::LatentAttentionConfig,
+                                nn::StateSpaceConfig, HybridConfig, LinearConfig, NoOp>;
 
 }  // namespace megatron::models
