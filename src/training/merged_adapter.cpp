@@ -263,10 +263,14 @@ models::Model base_of(const checkpoint::ModelDirectory& directory) {
   return models::base_model_of(directory);
 }
 
-std::unique_ptr<models::Stage> undivided(const models::Model& model) {
-  static Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  return model.build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
-}
+// A whole model without memory.
+struct ShapesOnly {
+  explicit ShapesOnly(const models::Model& model)
+      : runtime({DeviceKind::meta, 0}, 1),
+        stage(model.build(runtime, DType::f32, 0, {.layers = model->num_layers()}, {})) {}
+  Runtime runtime;
+  std::unique_ptr<models::Stage> stage;
+};
 
 // The whole model; new_head: its directory need not have its head.
 WholeModel whole_of(const models::Stage& stage, bool new_head) {
@@ -278,18 +282,18 @@ WholeModel whole_of(const models::Stage& stage, bool new_head) {
 }  // namespace
 
 MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory)
-    : MergedAdapter(directory, undivided(base_of(directory))) {}
+    : MergedAdapter(directory, *ShapesOnly(base_of(directory)).stage) {}
 
 MergedAdapter::MergedAdapter(const checkpoint::ModelDirectory& directory,
-                             std::unique_ptr<models::Stage> base_stage)
+                             const models::Stage& base_stage)
     : adapter_(directory),
       base_(directory.base_path(), {.ignore_surplus = directory.options().ignore_surplus}),
       config_(config_of(directory)),
-      model_(base_stage->model()),
-      whole_(whole_of(*base_stage,
+      model_(base_stage.model()),
+      whole_(whole_of(base_stage,
                       model_->score_labels() > 0 && models::model_of(base_)->score_labels() == 0)),
       names_(whole_, base_) {
-  find_changes(*base_stage);
+  find_changes(base_stage);
   check_all_used();
   check_new_head();
 }

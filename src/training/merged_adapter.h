@@ -78,8 +78,7 @@ class MergedAdapter {
   std::vector<std::byte> merged(const Change& change, ThreadPool& pool) const;
 
  private:
-  MergedAdapter(const checkpoint::ModelDirectory& directory,
-                std::unique_ptr<models::Stage> base_stage);
+  MergedAdapter(const checkpoint::ModelDirectory& directory, const models::Stage& base_stage);
   void find_changes(const models::Stage& base_stage);
   bool is_of_new_head(const std::string& tensor) const;
   void check_new_head() const;

@@ -121,6 +121,10 @@ Settled place_by_pattern(settings::TrainSettings s) {
            "--hybrid-layer-pattern '{}' places the layers on pipeline stages by its bars, and "
            "--pipeline-model-parallel-layout '{}' does so, too: leave out one of them",
            pattern, s.parallel.layout);
+  MG_CHECK(s.parallel.pipeline_parallel > 1,
+           "--hybrid-layer-pattern '{}' divides the layers among pipeline stages by its bars, but "
+           "--pipeline-model-parallel-size is {}; raise it, or leave the bars out",
+           pattern, s.parallel.pipeline_parallel);
   s.parallel.layout = layout;
   return {std::move(s),
           {{"pipeline-model-parallel-layout", layout, "the bars of --hybrid-layer-pattern"}}};

@@ -96,9 +96,9 @@ void scan(const StateScanArgs& args, Stream& stream) {
   store(args.out, out);
 }
 
-template <class C>
+// Gradients are computed in f64, as they cancel more than the outputs do.
 struct Gradients {
-  explicit Gradients(const Inputs<C>& in)
+  explicit Gradients(const Inputs<double>& in)
       : x(in.x.size()),
         dt(in.dt.size()),
         b(in.b.size()),
@@ -106,18 +106,18 @@ struct Gradients {
         a_log(in.heads),
         dt_bias(in.heads),
         d(in.heads) {}
-  std::vector<C> x, dt, b, c, a_log, dt_bias, d;
+  std::vector<double> x, dt, b, c, a_log, dt_bias, d;
 };
 
 // The states of one head of one sequence after each token.
-template <class C>
-std::vector<std::vector<C>> all_states(const Inputs<C>& in, const std::vector<bool>& first,
-                                       int64_t sequence, int64_t h) {
-  std::vector<std::vector<C>> states;
-  std::vector<C> state(in.width * in.states);
+std::vector<std::vector<double>> all_states(const Inputs<double>& in,
+                                            const std::vector<bool>& first, int64_t sequence,
+                                            int64_t h) {
+  std::vector<std::vector<double>> states;
+  std::vector<double> state(in.width * in.states);
   for (int64_t t = 0; t < in.tokens; ++t) {
     const int64_t token = in.token(sequence, t);
-    const C step = in.step(token, h), decay = first[token] ? C{0} : in.decay(step, h);
+    const double step = in.step(token, h), decay = first[token] ? 0.0 : in.decay(step, h);
     advance(state, decay, step, &in.x[in.of_x(token, h)], in.width, &in.b[in.of_b(token, h)],
             in.states);
     states.push_back(state);
@@ -127,57 +127,39 @@ std::vector<std::vector<C>> all_states(const Inputs<C>& in, const std::vector<bo
 
 // The adjoint recurrence of one head of one sequence: dstate is the gradient of the state after
 // token t.
-template <class C>
-void differentiate(const Inputs<C>& in, const std::vector<bool>& first, int64_t sequence, int64_t h,
-                   const std::vector<C>& dout, Gradients<C>& to) {
-  const std::vector<std::vector<C>> states = all_states(in, first, sequence, h);
-  const C rate = std::exp(in.a_log[h]);
-  std::vector<C> dstate(in.width * in.states);
+void differentiate(const Inputs<double>& in, const std::vector<bool>& first, int64_t sequence,
+                   int64_t h, const std::vector<double>& dout, Gradients& to) {
+  const std::vector<std::vector<double>> states = all_states(in, first, sequence, h);
+  const double rate = std::exp(in.a_log[h]);
+  std::vector<double> dstate(in.width * in.states);
   for (int64_t t = in.tokens - 1; t >= 0; --t) {
     const int64_t token = in.token(sequence, t), at = in.of_x(token, h), at_b = in.of_b(token, h);
-    const C step = in.step(token, h), decay = in.decay(step, h);
-    const C *x = &in.x[at], *dy = &dout[at], *b = &in.b[at_b], *c = &in.c[at_b];
+    const double step = in.step(token, h), decay = in.decay(step, h);
+    const double *x = &in.x[at], *dy = &dout[at], *b = &in.b[at_b], *c = &in.c[at_b];
     double dstep = 0, ddecay = 0;  // sums of P N terms
     for (int64_t p = 0; p < in.width; ++p) {
-      C dx = in.d[h] * dy[p];
+      double dx = in.d[h] * dy[p];
       for (int64_t n = 0; n < in.states; ++n) {
-        C& ds = dstate[p * in.states + n];
+        double& ds = dstate[p * in.states + n];
         ds += dy[p] * c[n];
         to.c[at_b + n] += states[t][p * in.states + n] * dy[p];
         to.b[at_b + n] += step * ds * x[p];
         dx += step * ds * b[n];
         dstep += ds * x[p] * b[n];
         if (!first[token]) ddecay += ds * states[t - 1][p * in.states + n];
-        ds = first[token] ? C{0} : decay * ds;
+        ds = first[token] ? 0.0 : decay * ds;
       }
       to.x[at + p] = dx;
       to.d[h] += dy[p] * x[p];
     }
     dstep -= ddecay * decay * rate;
-    to.a_log[h] -= static_cast<C>(ddecay * decay * step * rate);
-    const C open = in.before_limits(token, h), z = in.dt[in.of_dt(token, h)] + in.dt_bias[h];
-    const C slope = static_cast<C>(dstep) / (1 + std::exp(-z)),
-            dz = open < in.min_step || open > in.max_step ? C{0} : slope;
+    to.a_log[h] -= static_cast<double>(ddecay * decay * step * rate);
+    const double open = in.before_limits(token, h), z = in.dt[in.of_dt(token, h)] + in.dt_bias[h];
+    const double slope = static_cast<double>(dstep) / (1 + std::exp(-z)),
+                 dz = open < in.min_step || open > in.max_step ? 0.0 : slope;
     to.dt[in.of_dt(token, h)] = dz;
     to.dt_bias[h] += dz;
   }
-}
-
-template <class C>
-void scan_backward(const StateScanBackwardArgs& args) {
-  const Inputs<C> in(args);
-  const std::vector<bool> first = first_tokens(args.starts, in.sequences, in.tokens);
-  const std::vector<C> dout = load<C>(args.dout);
-  Gradients<C> to(in);
-  for (int64_t sequence = 0; sequence < in.sequences; ++sequence)
-    for (int64_t h = 0; h < in.heads; ++h) differentiate(in, first, sequence, h, dout, to);
-  store(args.dx, to.x);
-  store(args.ddt, to.dt);
-  store(args.db, to.b);
-  store(args.dc, to.c);
-  store_sum(args.da_log, std::move(to.a_log));
-  store_sum(args.ddt_bias, std::move(to.dt_bias));
-  store_sum(args.dd, std::move(to.d));
 }
 
 template <class C>
@@ -290,7 +272,19 @@ void state_scan(const StateScanArgs& args, Stream& stream) {
 }
 
 void state_scan_backward(const StateScanBackwardArgs& args, Stream&) {
-  args.x.dtype() == DType::f64 ? scan_backward<double>(args) : scan_backward<float>(args);
+  const Inputs<double> in(args);
+  const std::vector<bool> first = first_tokens(args.starts, in.sequences, in.tokens);
+  const std::vector<double> dout = load<double>(args.dout);
+  Gradients to(in);
+  for (int64_t sequence = 0; sequence < in.sequences; ++sequence)
+    for (int64_t h = 0; h < in.heads; ++h) differentiate(in, first, sequence, h, dout, to);
+  store(args.dx, to.x);
+  store(args.ddt, to.dt);
+  store(args.db, to.b);
+  store(args.dc, to.c);
+  store_sum(args.da_log, std::move(to.a_log));
+  store_sum(args.ddt_bias, std::move(to.dt_bias));
+  store_sum(args.dd, std::move(to.d));
 }
 
 void state_scan_continued(const StateScanContinuedArgs& args, Stream&) {

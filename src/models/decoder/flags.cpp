@@ -248,11 +248,11 @@ void apply_hybrid_pattern(const ModelFlags& f, const nn::NormConfig& norm, Decod
   const std::string& pattern = *f.hybrid_layer_pattern;
   const std::string letters = hybrid_letters(pattern);
   const auto needs = [&](char letter, bool given, std::string_view flag) {
-    const auto count = std::ranges::count(letters, letter);
-    MG_CHECK((count > 0) == given,
-             "--hybrid-layer-pattern '{}' has {} layers of the kind '{}', and --{} is {}; give "
-             "both or neither",
-             pattern, count, letter, flag, given ? "given" : "not given");
+    const bool has = letters.find(letter) != letters.npos;
+    MG_CHECK(has == given,
+             "--hybrid-layer-pattern '{}' has {} '{}', and --{} is {}; give both or neither",
+             pattern, has ? "the letter" : "no letter", letter, flag,
+             given ? "given" : "not given");
   };
   needs('E', f.moe.num_experts.has_value(), "num-experts");
   needs('+', f.multi_latent_attention, "multi-latent-attention");

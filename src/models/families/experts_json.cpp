@@ -56,6 +56,16 @@ kernels::RouterForm read_softmax_router(const Json& j) {
   return {.softmax_first = !boolean(j, "norm_topk_prob")};
 }
 
+kernels::RouterForm read_sigmoid_router(const Json& j) {
+  const int64_t groups = integer(j, "n_group");
+  return {.score = kernels::RouterScore::sigmoid,
+          .normalised = boolean(j, "norm_topk_prob"),
+          .scale = number(j, "routed_scaling_factor"),
+          .groups = groups,
+          .chosen_groups = integer(j, "topk_group"),
+          .group_best = groups > 1 ? 2 : 1};
+}
+
 bool normalises(const nn::MoeConfig& moe) {
   return moe.router.normalised || !moe.router.softmax_first;
 }

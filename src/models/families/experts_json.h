@@ -23,6 +23,9 @@ void write_sparse_layers(const DecoderValue& value, Json& config);
 // softmax over the chosen experts.
 kernels::RouterForm read_softmax_router(const Json& config);
 bool normalises(const nn::MoeConfig& moe);
+// The router of DeepSeek-V3 and its like: sigmoids and groups of experts, with the keys n_group,
+// topk_group, norm_topk_prob and routed_scaling_factor.
+kernels::RouterForm read_sigmoid_router(const Json& config);
 
 // router_aux_loss_coef and output_router_logits, which transformers reads together. They have no
 // effect on training here; --moe-aux-loss-coeff sets the coefficient.

@@ -53,8 +53,8 @@ struct DecoderFamily {
     std::string_view now, before;
   };
   std::span<const OlderKey> older_keys = {};
-  // Patterns (see matches()) for other buffers in published directories that are computed anyway,
-  // by their names after base_prefix. They are not read.
+  // Patterns (see matches()) for tensors in published directories that are not read, by their names
+  // after base_prefix: other buffers that are computed anyway, and parts that the model leaves out.
   std::span<const std::string_view> buffers = {};
   // Number of layers after the last one in published directories that predict tokens beyond the
   // next one; dropped when read.

@@ -40,6 +40,22 @@ nn::StateSpaceConfig read_state_space(const Json& j, const StateSpaceKeys& keys,
           .norm_epsilon = epsilon};
 }
 
+nn::StateSpaceConfig read_bamba_space(Json j, int64_t width, std::string_view which,
+                                      double epsilon) {
+  const int64_t heads = integer(j, kBambaKeys.heads);
+  MG_CHECK(width % heads == 0, "config.json has {} = {} and {} = {}, which does not divide it",
+           which, width, kBambaKeys.heads, heads);
+  if (const Json* size = present(j, kBambaKeys.head_size);
+      size->is_string() && size->as_string() == "auto")
+    j.set(kBambaKeys.head_size, width / heads);
+  nn::StateSpaceConfig space = read_state_space(j, kBambaKeys, epsilon);
+  MG_CHECK(space.width() == width,
+           "config.json has {} = {} and {} = {}; their product must be {} = {}", kBambaKeys.heads,
+           space.heads, kBambaKeys.head_size, space.head_size, which, width);
+  read_step_limits(j, space);
+  return space;
+}
+
 void write_state_space(const nn::StateSpaceConfig& s, const StateSpaceKeys& keys, Json& j) {
   j.set(keys.heads, s.heads);
   j.set(keys.head_size, s.head_size);

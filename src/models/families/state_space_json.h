@@ -1,6 +1,8 @@
 // Common parts of the config.json of families with state spaces.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <span>
 #include <string_view>
 
@@ -12,10 +14,35 @@ namespace megatron::models {
 struct StateSpaceKeys {
   std::string_view heads, head_size, groups, states, conv_width, conv_bias;
 };
+// Their flags with these keys, behind `others`.
+template <size_t kOthers = 0>
+constexpr std::array<DecoderFamily::Key, kOthers + 4> state_space_flags(
+    const StateSpaceKeys& keys, const std::array<DecoderFamily::Key, kOthers>& others = {}) {
+  std::array<DecoderFamily::Key, kOthers + 4> all;
+  std::ranges::copy(others, all.begin());
+  std::ranges::copy(std::array<DecoderFamily::Key, 4>{{{"--mamba-num-heads", keys.heads},
+                                                       {"--mamba-head-dim", keys.head_size},
+                                                       {"--mamba-num-groups", keys.groups},
+                                                       {"--mamba-state-dim", keys.states}}},
+                    all.begin() + kOthers);
+  return all;
+}
 // The sizes, and the epsilon of the model's norms for the gated one.
 nn::StateSpaceConfig read_state_space(const Json& config, const StateSpaceKeys& keys,
                                       double epsilon);
 void write_state_space(const nn::StateSpaceConfig& space, const StateSpaceKeys& keys, Json& config);
+
+// The keys of Bamba and Falcon-H1.
+inline constexpr StateSpaceKeys kBambaKeys{.heads = "mamba_n_heads",
+                                           .head_size = "mamba_d_head",
+                                           .groups = "mamba_n_groups",
+                                           .states = "mamba_d_state",
+                                           .conv_width = "mamba_d_conv",
+                                           .conv_bias = "mamba_conv_bias"};
+// A state space with these keys and time_step_limit, whose heads have `width` elements together, as
+// `which` of config.json says; mamba_d_head may be "auto".
+nn::StateSpaceConfig read_bamba_space(Json config, int64_t width, std::string_view which,
+                                      double epsilon);
 
 // time_step_limit: the least and the largest step.
 void read_step_limits(const Json& config, nn::StateSpaceConfig& space);

@@ -91,4 +91,30 @@ inline void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool
   }
 }
 
+// Eight texts of a model that has slots alone, in a cache of eight blocks: all fill a block in the
+// same pass, in which each needs a second slot, so that some give up theirs and continue from a
+// snapshot. Each gets the result that it gets alone.
+inline void expect_texts_continue_from_snapshots(RandomModel& m, int64_t prompt, int64_t tokens,
+                                                 int64_t block_size) {
+  std::vector<inference::Request> requests;
+  for (uint64_t n = 0; n < 8; ++n)
+    requests.push_back({.number = n,
+                        .prompt = random_tokens(prompt, kSharedVocabulary, n),
+                        .max_tokens = tokens,
+                        .sampling = {.seed = 5}});
+  inference::Engine e(m.model, m.runtime,
+                      {.max_requests = 8,
+                       .block_size = block_size,
+                       .cache_bytes = bytes_of_blocks(m, 8, block_size)});
+  EXPECT_EQ(e.cache_use().blocks, 8);
+  Results results;
+  for (const inference::Request& request : requests) e.submit(request);
+  while (!e.idle()) take(e.step(), results);
+  EXPECT_GT(e.statistics().preemptions, 0);
+  for (const inference::Request& r : requests)
+    EXPECT_EQ(numbers_of(results[r.number + 1]),
+              numbers_of(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]))
+        << r.number;
+}
+
 }  // namespace megatron::testing

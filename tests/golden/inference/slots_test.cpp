@@ -30,26 +30,9 @@ TEST(Slots, GiveEachRequestWhatItGetsAloneWithoutAttentionToo) {
   expect_results_of_each_alone(m, 150, false);
 }
 
-// All texts fill a block in the same pass, in which each needs a second slot.
 TEST(Slots, ARequestThatGaveUpItsSlotContinuesFromASnapshot) {
   RandomModel m(summing_model(summing_shape(), false), DType::f32);
-  std::vector<inference::Request> requests;
-  for (uint64_t n = 0; n < 8; ++n)
-    requests.push_back({.number = n,
-                        .prompt = random_tokens(40, kSharedVocabulary, n),
-                        .max_tokens = 40,
-                        .sampling = {.seed = 5}});
-  Engine e(m.model, m.runtime,
-           {.max_requests = 8, .block_size = 32, .cache_bytes = bytes_of_blocks(m, 8, 32)});
-  EXPECT_EQ(e.cache_use().blocks, 8);
-  std::map<inference::RequestId, inference::Generation> results;
-  for (const inference::Request& request : requests) e.submit(request);
-  while (!e.idle()) take(e.step(), results);
-  EXPECT_GT(e.statistics().preemptions, 0);
-  for (const inference::Request& r : requests)
-    EXPECT_EQ(numbers_of(results[r.number + 1]),
-              numbers_of(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]))
-        << r.number;
+  expect_texts_continue_from_snapshots(m, 40, 40, 32);
 }
 
 // A prefix ends where a snapshot is. The one of the last block is the last to be given up.

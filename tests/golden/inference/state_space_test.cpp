@@ -59,25 +59,9 @@ TEST(StateSpaces, GiveEachRequestWhatItGetsAloneWithoutAttentionToo) {
   expect_results_of_each_alone(m, 60, false);
 }
 
-// All texts fill a block in the same pass, in which each needs a second slot.
 TEST(StateSpaces, ARequestThatGaveUpItsSlotContinuesFromASnapshot) {
   RandomModel m(alone(), DType::f32);
-  std::vector<inference::Request> requests;
-  for (uint64_t n = 0; n < 8; ++n)
-    requests.push_back({.number = n,
-                        .prompt = random_tokens(90, kSharedVocabulary, n),
-                        .max_tokens = 50,
-                        .sampling = {.seed = 5}});
-  Engine e(m.model, m.runtime,
-           {.max_requests = 8, .block_size = 64, .cache_bytes = bytes_of_blocks(m, 8, 64)});
-  Results results;
-  for (const inference::Request& request : requests) e.submit(request);
-  while (!e.idle()) take(e.step(), results);
-  EXPECT_GT(e.statistics().preemptions, 0);
-  for (const inference::Request& r : requests)
-    EXPECT_EQ(numbers_of(results[r.number + 1]),
-              numbers_of(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]))
-        << r.number;
+  expect_texts_continue_from_snapshots(m, 90, 50, 64);
 }
 
 TEST(StateSpaces, NeedBlocksOfWholeChunks) {

@@ -62,6 +62,8 @@ TEST(HybridPattern, IsOneBlockForEachLetter) {
   const Model model = model_from_flags(hybrid_flags("M-*M-"), 16);
   EXPECT_EQ(model->family(), "nemotron_h");
   EXPECT_EQ(model->facts().hybrid_pattern, "M-*M-");
+  EXPECT_TRUE(model->is_surplus("mtp.layers.0.mixer.q_proj.weight"));
+  EXPECT_FALSE(model->is_surplus("backbone.layers.0.mixer.q_proj.weight"));
   EXPECT_EQ(model_from_flags(hybrid_flags("MM"), 16)->family(), "mamba2");
   ModelFlags experts = hybrid_flags("ME");
   experts.moe.num_experts = 4;
@@ -81,7 +83,7 @@ TEST(HybridPattern, RefusesLettersAndFlagsByName) {
   expect_contains(pattern_refusal("M*+"), {"*", "+", "one of them"});
   expect_contains(pattern_refusal("ME"), {"'E'", "--num-experts", "not given"});
   expect_contains(pattern_refusal("M-", [](ModelFlags& f) { f.moe.num_experts = 4; }),
-                  {"0 layers of the kind 'E'", "--num-experts is given"});
+                  {"no letter 'E'", "--num-experts is given"});
   expect_contains(pattern_refusal("M+"), {"'+'", "--multi-latent-attention", "not given"});
   expect_contains(pattern_refusal("M-", [](ModelFlags& f) { f.mtp_num_layers = 1; }),
                   {"--mtp-num-layers", "mutually exclusive"});

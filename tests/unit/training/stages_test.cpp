@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "text.h"
 #include "training/settle.h"
 #include "unit/training/small_settings.h"
 
@@ -55,6 +56,22 @@ TEST(Stages, EvaluationOfNoBatchesIsNone) {
   EXPECT_FALSE(none.settings.run.eval_interval || none.settings.run.start_eval_at_iter);
   s.run.full_validation = true;
   EXPECT_EQ(leave_out_evaluation(s).settings.run.eval_interval, 5);
+}
+
+TEST(Stages, BarsOfAHybridPatternPlaceItsLayers) {
+  settings::TrainSettings s = small_settings();
+  s.shape.hybrid_layer_pattern = "M-M";
+  EXPECT_EQ(told(place_by_pattern(s)), "") << "no bars";
+  s.shape.hybrid_layer_pattern = "M-|M";
+  expect_contains(error_of([&] { place_by_pattern(s); }),
+                  {"'M-|M'", "--pipeline-model-parallel-size is 1"});
+  s.parallel.pipeline_parallel = 2;
+  const Settled placed = place_by_pattern(s);
+  EXPECT_EQ(told(placed),
+            "pipeline-model-parallel-layout Ett|tL: the bars of --hybrid-layer-pattern\n");
+  EXPECT_EQ(told(place_by_pattern(placed.settings)), "") << "again";
+  s.parallel.layout = "Et|ttL";
+  expect_contains(error_of([&] { place_by_pattern(s); }), {"'M-|M'", "'Et|ttL'"});
 }
 
 TEST(Stages, RanksAreTheLeastThatSizesNeed) {

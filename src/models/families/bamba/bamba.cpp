@@ -20,31 +20,13 @@ constexpr std::string_view kDefaults = R"({
   "mlp_bias": false})";
 
 constexpr CommonForm kForm{.partial_rotary = true, .attention_bias = true, .mlp_bias = true};
-constexpr StateSpaceKeys kKeysOfSpace{.heads = "mamba_n_heads",
-                                      .head_size = "mamba_d_head",
-                                      .groups = "mamba_n_groups",
-                                      .states = "mamba_d_state",
-                                      .conv_width = "mamba_d_conv",
-                                      .conv_bias = "mamba_conv_bias"};
 constexpr std::string_view kAttention = "attn_layer_indices";
 
-nn::StateSpaceConfig read_space(Json j, const DecoderValue& value) {
-  const int64_t width = integer(j, "mamba_expand") * value.hidden_size,
-                heads = integer(j, "mamba_n_heads");
-  MG_CHECK(width % heads == 0,
-           "config.json has mamba_expand * hidden_size = {} and mamba_n_heads = {}, which does not "
-           "divide it",
-           width, heads);
-  if (const Json* size = present(j, "mamba_d_head");
-      size->is_string() && size->as_string() == "auto")
-    j.set("mamba_d_head", width / heads);
-  nn::StateSpaceConfig space = read_state_space(j, kKeysOfSpace, value.final_norm.epsilon);
+nn::StateSpaceConfig read_space(const Json& j, const DecoderValue& value) {
+  nn::StateSpaceConfig space =
+      read_bamba_space(j, integer(j, "mamba_expand") * value.hidden_size,
+                       "mamba_expand * hidden_size", value.final_norm.epsilon);
   space.bias = space.output_bias = boolean(j, "mamba_proj_bias");
-  read_step_limits(j, space);
-  MG_CHECK(space.width() == width,
-           "config.json has mamba_n_heads = {} and mamba_d_head = {}; their product must be "
-           "mamba_expand * hidden_size = {}",
-           space.heads, space.head_size, width);
   return space;
 }
 
@@ -88,15 +70,12 @@ Json write(const DecoderValue& value) {
   j.set(kAttention, std::move(attention));
   j.set("mamba_expand", expansion(*space, value));
   j.set("mamba_proj_bias", space->bias);
-  write_state_space(*space, kKeysOfSpace, j);
+  write_state_space(*space, kBambaKeys, j);
   write_step_limits(*space, j);
   return j;
 }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--mamba-num-heads", "mamba_n_heads"},
-                                        {"--mamba-head-dim", "mamba_d_head"},
-                                        {"--mamba-num-groups", "mamba_n_groups"},
-                                        {"--mamba-state-dim", "mamba_d_state"}};
+constexpr auto kKeys = state_space_flags(kBambaKeys);
 
 }  // namespace bamba
 

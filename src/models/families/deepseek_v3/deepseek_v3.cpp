@@ -24,14 +24,10 @@ constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "n_routed_exp
 DecoderValue read(const Json& j) {
   refuse_unless(j, "scoring_func", "sigmoid");
   refuse_unless(j, "topk_method", "noaux_tc");
-  DeepseekForm form{.common = {},
-                    .router = {.score = kernels::RouterScore::sigmoid,
-                               .normalised = boolean(j, "norm_topk_prob"),
-                               .groups = integer(j, "n_group"),
-                               .chosen_groups = integer(j, "topk_group")},
-                    .correction_bias = true,
-                    .interleaved = boolean(j, "rope_interleave")};
-  form.router.group_best = form.router.groups > 1 ? 2 : 1;
+  const DeepseekForm form{.common = {},
+                          .router = read_sigmoid_router(j),
+                          .correction_bias = true,
+                          .interleaved = boolean(j, "rope_interleave")};
   DecoderValue value = read_deepseek(j, form);
   read_prediction(j, value);
   return value;

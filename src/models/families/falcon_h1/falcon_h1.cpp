@@ -26,12 +26,6 @@ constexpr std::string_view kDefaults = R"({
   "ssm_out_multiplier": 1.0, "attention_bias": false, "mlp_bias": false})";
 
 constexpr CommonForm kForm{.attention_bias = true, .mlp_bias = true};
-constexpr StateSpaceKeys kKeysOfSpace{.heads = "mamba_n_heads",
-                                      .head_size = "mamba_d_head",
-                                      .groups = "mamba_n_groups",
-                                      .states = "mamba_d_state",
-                                      .conv_width = "mamba_d_conv",
-                                      .conv_bias = "mamba_conv_bias"};
 constexpr std::string_view kWidth = "mamba_d_ssm";
 
 std::vector<double> multipliers(const Json& j, std::string_view key, size_t count) {
@@ -47,28 +41,15 @@ std::vector<double> multipliers(const Json& j, std::string_view key, size_t coun
 
 using kernels::GateOrder;
 
-nn::StateSpaceConfig read_space(Json j, const DecoderValue& value) {
-  const int64_t width = integer(j, kWidth, integer(j, "mamba_expand") * value.hidden_size),
-                heads = integer(j, "mamba_n_heads");
-  MG_CHECK(width % heads == 0,
-           "config.json has a state space of width {} ({}) and mamba_n_heads = {}, which does not "
-           "divide it",
-           width, kWidth, heads);
-  if (const Json* size = present(j, "mamba_d_head");
-      size->is_string() && size->as_string() == "auto")
-    j.set("mamba_d_head", width / heads);
-  nn::StateSpaceConfig space = read_state_space(j, kKeysOfSpace, value.final_norm.epsilon);
-  MG_CHECK(space.width() == width,
-           "config.json has mamba_n_heads = {} and mamba_d_head = {}; their product must be {} = "
-           "{}",
-           space.heads, space.head_size, kWidth, width);
+nn::StateSpaceConfig read_space(const Json& j, const DecoderValue& value) {
+  const int64_t width = integer(j, kWidth, integer(j, "mamba_expand") * value.hidden_size);
+  nn::StateSpaceConfig space = read_bamba_space(j, width, kWidth, value.final_norm.epsilon);
   space.bias = boolean(j, "mamba_proj_bias");
   space.output_bias = boolean(j, "projectors_bias");
   if (!boolean(j, "mamba_rms_norm")) space.order = GateOrder::gate_only;
   else if (boolean(j, "mamba_norm_before_gate")) space.order = GateOrder::norm_first;
   space.multipliers = multipliers(j, "ssm_multipliers", 5);
   if (space.multipliers == std::vector<double>(5, 1)) space.multipliers.clear();
-  read_step_limits(j, space);
   return space;
 }
 
@@ -131,16 +112,13 @@ Json write(const DecoderValue& value) {
       &factors = space.multipliers.empty() ? none : space.multipliers;
   j.set("ssm_multipliers", Json::Array(factors.begin(), factors.end()));
   j.set("ssm_out_multiplier", hybrid->state_space_factors.out);
-  write_state_space(space, kKeysOfSpace, j);
+  write_state_space(space, kBambaKeys, j);
   write_step_limits(space, j);
   return j;
 }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--output-multiplier", "lm_head_multiplier"},
-                                        {"--mamba-num-heads", "mamba_n_heads"},
-                                        {"--mamba-head-dim", "mamba_d_head"},
-                                        {"--mamba-num-groups", "mamba_n_groups"},
-                                        {"--mamba-state-dim", "mamba_d_state"}};
+constexpr auto kKeys =
+    state_space_flags<1>(kBambaKeys, {{{"--output-multiplier", "lm_head_multiplier"}}});
 
 }  // namespace falcon_h1
 

@@ -30,14 +30,9 @@ DecoderValue read(const Json& j) {
   }
   nn::MoeConfig experts{.experts = integer(j, "n_routed_experts"),
                         .choices = integer(j, "num_experts_per_tok"),
-                        .router = {.score = kernels::RouterScore::sigmoid,
-                                   .normalised = boolean(j, "norm_topk_prob"),
-                                   .scale = number(j, "routed_scaling_factor"),
-                                   .groups = integer(j, "n_group"),
-                                   .chosen_groups = integer(j, "topk_group")},
+                        .router = read_sigmoid_router(j),
                         .correction_bias = true,
                         .expert = *value.layers[0].mlp()};
-  experts.router.group_best = experts.router.groups > 1 ? 2 : 1;
   experts.expert.ffn = integer(j, "moe_intermediate_size");
   experts.shared_ffn = experts.expert.ffn * integer(j, "n_shared_experts");
   const int64_t dense = count(j, "first_k_dense_replace");

@@ -79,11 +79,8 @@ FamilyTensors tensors(const DecoderValue&) {
   return map;
 }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_epsilon"},
-                                        {"--mamba-num-heads", "num_heads"},
-                                        {"--mamba-head-dim", "head_dim"},
-                                        {"--mamba-num-groups", "n_groups"},
-                                        {"--mamba-state-dim", "state_size"}};
+constexpr auto kKeys =
+    state_space_flags<1>(kKeysOfSpace, {{{"--norm-epsilon", "layer_norm_epsilon"}}});
 
 }  // namespace mamba2
 

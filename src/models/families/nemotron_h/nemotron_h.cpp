@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/families/all.h"
+#include "models/families/experts_json.h"
 #include "models/families/state_space_json.h"
 
 namespace megatron::models {
@@ -82,16 +83,11 @@ nn::MoeConfig read_experts(const Json& j, const nn::MlpConfig& mlp) {
            "expert alone are not supported");
   nn::MoeConfig experts{.experts = integer(j, "n_routed_experts"),
                         .choices = integer(j, "num_experts_per_tok"),
-                        .router = {.score = kernels::RouterScore::sigmoid,
-                                   .normalised = boolean(j, "norm_topk_prob"),
-                                   .scale = number(j, "routed_scaling_factor"),
-                                   .groups = integer(j, "n_group"),
-                                   .chosen_groups = integer(j, "topk_group")},
+                        .router = read_sigmoid_router(j),
                         .correction_bias = true,
                         .expert = mlp,
                         .latent = integer(j, "moe_latent_size", 0),
                         .shared_ffn = integer(j, "moe_shared_expert_intermediate_size")};
-  experts.router.group_best = experts.router.groups > 1 ? 2 : 1;
   experts.expert.ffn = integer(j, "moe_intermediate_size");
   return experts;
 }
@@ -182,7 +178,7 @@ Json write(const DecoderValue& value) {
   j.set("max_position_embeddings", value.max_position_embeddings);
   j.set("n_shared_experts", 1);
   j.set("num_hidden_layers", value.num_layers());
-  j.set("num_nextn_predict_layers", 0);
+  j.set("num_nextn_predict_layers", 0);  // they are left out
   j.set("output_router_logits", value.router.states_router_logits);
   j.set("sliding_window", Json());
   j.set("tie_word_embeddings", !value.untied);
@@ -237,14 +233,13 @@ FamilyTensors tensors(const DecoderValue&) {
   return map;
 }
 
-constexpr DecoderFamily::Key kKeys[] = {
-    {"--num-experts", "n_routed_experts"},
-    {"--moe-shared-expert-intermediate-size", "moe_shared_expert_intermediate_size"},
-    {"--norm-epsilon", "layer_norm_epsilon"},
-    {"--mamba-num-heads", "mamba_num_heads"},
-    {"--mamba-head-dim", "mamba_head_dim"},
-    {"--mamba-num-groups", "n_groups"},
-    {"--mamba-state-dim", "ssm_state_size"}};
+constexpr auto kKeys = state_space_flags<3>(
+    kKeysOfSpace,
+    {{{"--num-experts", "n_routed_experts"},
+      {"--moe-shared-expert-intermediate-size", "moe_shared_expert_intermediate_size"},
+      {"--norm-epsilon", "layer_norm_epsilon"}}});
+// Layers of multi-token prediction, which are hybrids of their own.
+constexpr std::string_view kLeftOut[] = {"mtp."};
 
 }  // namespace nemotron_h
 
@@ -256,6 +251,7 @@ const DecoderFamily kNemotronH = {.name = "nemotron_h",
                                   .defaults = nemotron_h::kDefaults,
                                   .aliases = nemotron_h::kAliases,
                                   .keys = nemotron_h::kKeys,
+                                  .buffers = nemotron_h::kLeftOut,
                                   .base_prefix = "backbone."};
 
 }  // namespace megatron::models
