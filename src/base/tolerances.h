@@ -61,7 +61,8 @@ inline constexpr double kGoldenLossRelative = 1e-5;
 // Gradients pass through the layers twice with different exp, rsqrt and tanh (2 to 4 u) and fused
 // multiply-adds in every operation: 20 times kLayoutFp32; relative, ...
 inline constexpr double kGoldenGradientRelative = 1e-4;
-// ... plus the rest of gradients that vanish by cancellation: 16 u of terms of size 1; absolute.
+// ... plus the rest of gradients that vanish by cancellation: 16 u of terms of size 1, and so many
+// times more of larger terms (selftest/verify.cpp); absolute.
 inline constexpr double kGoldenGradientAbsolute = 1e-6;
 
 // A number computed in fp64 against the same number stored in fp32 (learning rate, weight decay):

@@ -153,10 +153,10 @@ void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& bat
 }
 
 std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
-                                        const models::Model& model, const ExpectedBatch& batch) {
+                                        const models::Model& model) {
   const models::ModelFacts& facts = model->facts();
   const bool counts_hidden = facts.scored == models::ScoredTokens::span || facts.headless;
-  if (!counts_hidden || batch.padding.empty() || facts.score_padding < 0) return gradient;
+  if (!counts_hidden || facts.score_padding < 0) return gradient;
   const training::WholeModel whole = training::whole_model(model, DType::f32);
   const auto clear = [&](int64_t row) {
     std::fill_n(gradient.begin() + row * facts.hidden_size, facts.hidden_size, 0.0);

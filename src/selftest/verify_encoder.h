@@ -31,10 +31,10 @@ std::shared_ptr<const training::Objective> class_objective(const models::Model& 
 void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& batch,
                             TensorMap& values);
 
-// The gradient of a tensor, without that of the padding token's embedding and of padding's position
-// if the batch has padding: transformers leaves these rows of the tables out, though answers, and
-// targets of hidden states, count padded tokens.
+// The gradient of a tensor, without that of the padding token's embedding and of padding's
+// position: transformers leaves these rows of the tables out, though answers, and targets of hidden
+// states, count padded tokens.
 std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
-                                        const models::Model& model, const ExpectedBatch& batch);
+                                        const models::Model& model);
 
 }  // namespace megatron::selftest

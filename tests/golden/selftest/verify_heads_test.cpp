@@ -60,7 +60,8 @@ class ChangedHeads : public ::testing::Test {
  protected:
   Report report(const std::string& name, const std::function<void(Values&)>& change) {
     std::filesystem::copy(vectors("encoders/" + name), folder_ / name,
-                          std::filesystem::copy_options::overwrite_existing);
+                          std::filesystem::copy_options::recursive |
+                              std::filesystem::copy_options::overwrite_existing);
     change_tensors(folder_ / name + "/expected.safetensors", change);
     return verify(folder_ / name, {.devices = {DeviceKind::cpu}}).at(0);
   }
