@@ -4,6 +4,15 @@
 
 namespace megatron::kernels::cuda {
 
+void check_blocks(const char* name, int64_t blocks) {
+  constexpr int64_t kMax = int64_t{1} << 31;
+  MG_CHECK(
+      blocks < kMax,
+      "{} on CUDA: {} blocks of threads exceed the {} of one launch; use a smaller micro-batch "
+      "or shorter sequences",
+      name, blocks, kMax);
+}
+
 void check_shared_memory(const char* name, size_t bytes) {
   int device = 0, most = 0;
   megatron::cuda::check(cudaGetDevice(&device), "cudaGetDevice");

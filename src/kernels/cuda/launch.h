@@ -40,6 +40,9 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, S
                         name);
 }
 
+// Throws Error naming the kernel if a launch cannot have so many blocks in its first dimension.
+void check_blocks(const char* name, int64_t blocks);
+
 // Shared memory per block that every GPU of the supported compute capabilities offers.
 inline constexpr size_t kSharedEverywhere = 99 << 10;
 // Throws Error naming the kernel if the current GPU offers less shared memory per block than

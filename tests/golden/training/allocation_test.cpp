@@ -92,8 +92,8 @@ settings::TrainSettings settings(bool llama) {
   s.shape.vocab_size = 1103;
   s.batch.seq_length = 288;
   s.batch.micro_batch_size = 4;
-  s.batch.global_batch_size = 16;
-  s.batch.train_iters = 7;
+  s.batch.global_batch_size = 8;
+  s.batch.train_iters = 6;
   s.log.log_interval = 1;
   return s;
 }
@@ -133,7 +133,6 @@ TEST(Allocation, AStepTakesNothingFromTheHeap) {
       if (slow(products)) {
         s.batch.micro_batch_size = 1;
         s.batch.global_batch_size = 2;
-        s.batch.train_iters = 6;
       }
       expect_no_allocation(
           s, (llama ? "llama " : "gpt2 ") + std::string(name(type)) + " " + str(products));
@@ -282,6 +281,7 @@ TEST(Allocation, NorWithAllAtOnce) {
   s.parallel.tensor_parallel = s.parallel.pipeline_parallel = 2;
   s.parallel.sequence_parallel = true;
   expect_no_allocation(s, "TP 2, PP 2, tokens divided");
+  s.batch.global_batch_size = 16;
   s.parallel.tensor_parallel = 1;
   s.parallel.sequence_parallel = false;
   s.parallel.distributed_optimizer = s.parallel.overlap_grad_reduce =

@@ -1,5 +1,7 @@
-// Every combination of the flags that define a model's shape trains, and its loss falls.
+// Combinations of the flags that define a model's shape train, and their loss falls.
 #include <gtest/gtest.h>
+
+#include <bit>
 
 #include "models/model_flags.h"
 #include "training/trainer.h"
@@ -22,8 +24,13 @@ settings::TrainSettings base() {
   return s;
 }
 
-TEST(Shapes, EveryCombinationOfFlagsLearns) {
-  for (int bits = 0; bits < 64; ++bits) {
+// Any three of the six flags occur in all eight combinations.
+TEST(Shapes, EveryCombinationOfThreeFlagsLearns) {
+  for (int four = 0; four < 16; ++four) {
+    const auto parity = [&](int mask) {
+      return std::popcount(static_cast<unsigned>(four & mask)) % 2;
+    };
+    const int bits = four | parity(0b0111) << 4 | parity(0b1110) << 5;
     settings::TrainSettings s = base();
     if (bits & 1) s.shape.position_embedding = models::PositionEmbedding::rope;
     if (bits & 2) s.shape.swiglu = true;

@@ -215,13 +215,12 @@ ScanCall<T> scan_call(const Args& args, const Tensor& y, const ScanBlocks& block
 }
 
 // A grid of `blocks` blocks of kScanThreads threads, and shared memory for Shared. Does nothing if
-// there are none. Throws Error naming the kernel if there are too many.
-void check_scan_blocks(const char* kernel, int64_t blocks);
+// there are none.
 template <class Shared, class... Parameters, class... Arguments>
 void launch_scan(const char* name, void (*kernel)(Parameters...), int64_t blocks, Stream& stream,
                  const Arguments&... arguments) {
   if (blocks == 0) return;
-  check_scan_blocks(name, blocks);
+  check_blocks(name, blocks);
   static_assert(sizeof(Shared) <= kSharedEverywhere);
   allow_dynamic_shared(kernel, sizeof(Shared));
   launch(name, kernel,

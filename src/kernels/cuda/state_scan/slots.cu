@@ -100,7 +100,7 @@ template <class T>
 void store_tokens(const ScanCall<T>& call, int64_t sequences, Stream& stream) {
   const int64_t blocks = sequences * call.sequence_tokens;
   if (blocks == 0) return;
-  check_scan_blocks("state_scan_continued", blocks);
+  check_blocks("state_scan_continued", blocks);
   launch("state_scan_continued, tokens", put_tokens<T>, Grid{dim3(static_cast<unsigned>(blocks))},
          stream, call);
 }

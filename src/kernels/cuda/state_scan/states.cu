@@ -76,7 +76,7 @@ void launch_pass(const ScanCall<T>& call, int64_t sequences, float* states, Stre
   const int64_t blocks = ceil_div(int64_t{call.width} * call.state_width, kThreads);
   const int64_t all = blocks * sequences * call.heads;
   if (all == 0) return;
-  check_scan_blocks("state_scan", all);
+  check_blocks("state_scan", all);
   launch("state_scan, sums of states", pass<T, kGradient>, Grid{dim3(static_cast<unsigned>(all))},
          stream, call, states, static_cast<unsigned>(blocks));
 }

@@ -86,7 +86,7 @@ template <class T>
 void prepare_tokens(const ScanCall<T>& call, int64_t sequences, Stream& stream) {
   const int64_t count = sequences * call.chunks * call.heads;
   if (count == 0) return;
-  check_scan_blocks("state_scan", count);
+  check_blocks("state_scan", count);
   const Grid grid{dim3(static_cast<unsigned>(ceil_div(count, kTokenWarps)))};
   launch("state_scan, steps", prepare<T>, grid, stream, call, count);
 }
