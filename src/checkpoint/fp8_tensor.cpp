@@ -1,12 +1,11 @@
 #include "checkpoint/fp8_tensor.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
+#include "base/low_precision.h"
 
 namespace megatron::checkpoint {
 namespace {
@@ -14,17 +13,10 @@ namespace {
 constexpr std::string_view kE4m3 = "F8_E4M3", kScaleEnding = "_scale_inv";
 constexpr Fp8Block kDefaultFp8Block = {128, 128};
 
-constexpr float decoded_e4m3(uint32_t bits) {
-  const uint32_t exponent = bits >> 3 & 15, mantissa = bits & 7;
-  float magnitude = static_cast<float>(mantissa) * 0x1p-9F;  // a subnormal
-  if (exponent == 15 && mantissa == 7) magnitude = std::numeric_limits<float>::quiet_NaN();
-  else if (exponent > 0) magnitude = std::bit_cast<float>((exponent + 120) << 23 | mantissa << 20);
-  return (bits & 128) != 0 ? -magnitude : magnitude;
-}
-
 constexpr std::array<float, 256> kE4m3Values = [] {
   std::array<float, 256> values{};
-  for (uint32_t bits = 0; bits < values.size(); ++bits) values[bits] = decoded_e4m3(bits);
+  for (size_t code = 0; code < values.size(); ++code)
+    values[code] = megatron::decode(LowFormat::e4m3, static_cast<uint8_t>(code));
   return values;
 }();
 

@@ -2,23 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/error.h"
+#include "base/low_precision.h"
 
 namespace megatron::checkpoint {
 namespace {
 
 constexpr int64_t kBlock = 32;  // values that share a scale
 constexpr int64_t kBlockBytes = kBlock / 2;
-constexpr int kScaleBias = 127;
-constexpr std::array<float, 16> kValues = {0,    .5F,  1,  1.5F,  2,  3,  4,  6,
-                                           -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
 constexpr std::string_view kBlocksEnding = "_blocks";
-
-float factor_of(std::byte scale) {
-  return std::ldexp(1.F, std::to_integer<int>(scale) - kScaleBias);
-}
 
 }  // namespace
 
@@ -56,9 +49,10 @@ void Mxfp4Tensor::decode(int64_t begin, std::span<bf16> out) const {
   bf16* to = out.data();
   for (int64_t i = begin; i < end;) {
     const int64_t block = i / kBlock, stop = std::min((block + 1) * kBlock, end);
-    const float factor = factor_of(scales_[static_cast<size_t>(block)]);
-    std::array<bf16, kValues.size()> values;
-    for (size_t v = 0; v < values.size(); ++v) values[v] = bf16(kValues[v] * factor);
+    const float factor = e8m0_value(std::to_integer<uint8_t>(scales_[static_cast<size_t>(block)]));
+    std::array<bf16, 16> values;
+    for (size_t code = 0; code < values.size(); ++code)
+      values[code] = bf16(megatron::decode(LowFormat::e2m1, static_cast<uint8_t>(code)) * factor);
     for (; i < stop; ++i) {
       const int bits = std::to_integer<int>(blocks_[static_cast<size_t>(i / 2)]);
       *to++ = values[static_cast<size_t>(i % 2 == 0 ? bits & 15 : bits >> 4)];

@@ -11,6 +11,7 @@
 #include "selftest/verify_bert.h"
 #include "selftest/verify_chats.h"
 #include "selftest/verify_fim_data.h"
+#include "selftest/verify_low_precision.h"
 #include "selftest/verify_preferences.h"
 #include "selftest/verify_rewards.h"
 #include "selftest/verify_t5_data.h"
@@ -47,6 +48,8 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
   if (selftest::has_bert_dataset(directory)) return {selftest::verify_bert_dataset(directory)};
   if (selftest::has_t5_dataset(directory)) return {selftest::verify_t5_dataset(directory)};
   if (selftest::has_fim_dataset(directory)) return {selftest::verify_fim_dataset(directory)};
+  if (selftest::has_low_precision(directory))
+    return selftest::verify_low_precision(directory, options);
   if (selftest::has_rewards(directory)) return selftest::verify_rewards(directory, options);
   if (selftest::has_preferences(directory)) return selftest::verify_preferences(directory, options);
   if (selftest::has_beams(directory)) return selftest::verify_beams(directory, models, options);
@@ -54,7 +57,9 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
            "{} has none of expected.safetensors (a model with expected values), case.json (a "
            "training trajectory), expected.json with chat_template.jinja (chats as tokens), "
            "packing.json (packed rows), data/index.json with cases (data sets), pairs.json with "
-           "cases.json (rewards, or losses of preferences) and MODEL.json with cases (beam search)",
+           "cases.json (rewards, or losses of preferences), "
+           "decode_FORMAT.npy and others (formats of 4 and 8 bits) and MODEL.json with cases (beam "
+           "search)",
            directory);
   return selftest::verify(directory, options);
 }
@@ -126,7 +131,8 @@ int verify(const Arguments& arguments) {
        "Hugging Face directories of models or adapters with expected.safetensors, folders with "
        "case.json (a run), expected.json (chats), packing.json (packed rows), data/index.json "
        "with cases (data sets of sentences for BERT or T5, or with fill in the middle), pairs.json "
-       "(rewards, losses of preferences) or MODEL.json with cases (beam search)",
+       "(rewards, losses of preferences), decode_FORMAT.npy, encode_*.npy, mx_*.npy or nvfp4_*.npy "
+       "(formats of 4 and 8 bits) or MODEL.json with cases (beam search)",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",

@@ -72,33 +72,40 @@ IntegerArray::IntegerArray(IntegerType type, std::vector<int64_t> shape)
 
 void IntegerArray::Free::operator()(std::byte* memory) const { std::free(memory); }
 
+NpyHeader read_npy_header(std::string_view file, const std::string& path) {
+  MG_CHECK(file.size() >= 10 && file.substr(0, 8) == kMagic, "{} is not a .npy file of version 1.0",
+           path);
+  const size_t length =
+      static_cast<unsigned char>(file[8]) + 256u * static_cast<unsigned char>(file[9]);
+  MG_CHECK(length <= file.size() - 10, "{} is truncated inside its header", path);
+  const std::string_view header = file.substr(10, length);
+  const std::string_view descr = value_of(header, "'descr'", path);
+  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"),
+           "{} is in Fortran order; only C order is supported", path);
+  return {.type = descr.size() < 5 ? std::string_view() : descr.substr(1, 3),
+          .shape = parse_shape(value_of(header, "'shape'", path), path),
+          .data = 10 + length};
+}
+
 IntegerArray IntegerArray::map(const std::string& path) {
   MappedFile file(path);
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  MG_CHECK(text.size() >= 10 && text.substr(0, 8) == kMagic, "{} is not a .npy file of version 1.0",
-           path);
-  const size_t length =
-      static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
-  MG_CHECK(length <= text.size() - 10, "{} is truncated inside its header", path);
-  const std::string_view header = text.substr(10, length);
-  const std::string_view descr = value_of(header, "'descr'", path);
-  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"),
-           "{} is in Fortran order; only C order is supported", path);
+  NpyHeader header = read_npy_header(text, path);
   for (const auto& known : kTypes) {
-    if (descr.size() < 5 || descr.substr(1, 3) != known.text) continue;
+    if (header.type != known.text) continue;
     IntegerArray array(known.type, {0});
-    array.shape_ = parse_shape(value_of(header, "'shape'", path), path);
+    array.shape_ = std::move(header.shape);
     array.size_ = 1;
     for (const int64_t extent : array.shape_) array.size_ *= extent;
     const auto wanted = static_cast<size_t>(array.size_ * known.bytes);
-    MG_CHECK(text.size() - 10 - length == wanted, "{} has {} bytes of data; its header says {}",
-             path, text.size() - 10 - length, wanted);
-    array.data_ = bytes.data() + 10 + length;
+    MG_CHECK(text.size() - header.data == wanted, "{} has {} bytes of data; its header says {}",
+             path, text.size() - header.data, wanted);
+    array.data_ = bytes.data() + header.data;
     array.file_.emplace(std::move(file));
     return array;
   }
-  fail("{}: its elements are {}; expected <i2, <i4, <u4 or <i8", path, descr.substr(0, 5));
+  fail("{}: its elements are {}; expected <i2, <i4, <u4 or <i8", path, header.type);
 }
 
 int64_t IntegerArray::operator[](int64_t i) const {

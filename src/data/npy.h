@@ -22,6 +22,14 @@ std::string_view name(IntegerType type);  // NumPy's name: "<i4" ...
 // True if a file with this beginning is a NumPy array.
 inline bool is_npy(std::string_view beginning) { return beginning.starts_with("\x93NUMPY"); }
 
+struct NpyHeader {
+  std::string_view type;  // NumPy's name, within the file
+  std::vector<int64_t> shape;
+  size_t data = 0;  // offset of the elements
+};
+// Parses the beginning of a file in C order. Throws Error naming `path` if it is none.
+NpyHeader read_npy_header(std::string_view file, const std::string& path);
+
 class IntegerArray {
  public:
   IntegerArray(IntegerType type, std::vector<int64_t> shape);  // zeros, in memory

@@ -23,6 +23,7 @@
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/put_rows.h"
+#include "kernels/quantize.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
 #include "kernels/router_loss.h"
@@ -107,4 +108,8 @@
   X(scale_rows, ScaleRowsArgs)                            \
   X(scale_rows_backward, ScaleRowsBackwardArgs)           \
   X(grouped_gemm, GroupedGemmArgs)                        \
-  X(grouped_gradient, GroupedGradientArgs)
+  X(grouped_gradient, GroupedGradientArgs)                \
+  X(amax, AmaxArgs)                                       \
+  X(tensor_scale, TensorScaleArgs)                        \
+  X(quantize, QuantizeArgs)                               \
+  X(hadamard, HadamardArgs)

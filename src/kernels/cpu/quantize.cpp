@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd_targets.h"
+#include "kernels/quantize_formulas.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/quantize.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/philox-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+using Integers = hn::RebindToSigned<Floats>;
+
+// A NaN in x does not count.
+HWY_INLINE V larger(V x, V most) { return hn::IfThenElse(hn::Gt(x, most), x, most); }
+
+template <class T>
+float largest_of(const T* x, int64_t n) {
+  V most[4] = {hn::Zero(kFloats), hn::Zero(kFloats), hn::Zero(kFloats), hn::Zero(kFloats)};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int k = 0; k < 4; ++k) most[k] = larger(hn::Abs(load(x + i + k * kLanes)), most[k]);
+  for_vectors(
+      i, n, [&](int64_t at, auto part) { most[0] = larger(hn::Abs(load(x + at, part)), most[0]); });
+  return hn::GetLane(
+      hn::MaxOfLanes(kFloats, larger(larger(most[0], most[1]), larger(most[2], most[3]))));
+}
+
+// LowFormatBits for vectors.
+class Rounder {
+ public:
+  explicit Rounder(LowFormat format) : f_(format), four_bits_(f_.sign == 8) {}
+
+  HWY_INLINE V rounded(V size) const {
+    const auto most = capped(size);
+    const V rounder = hn::BitCast(kFloats, hn::Add(exponent(most), words(f_.to_rounder)));
+    return hn::Sub(hn::Add(most, rounder), rounder);
+  }
+  HWY_INLINE V rounded_by_chance(V size, V chance) const {
+    const auto most = capped(size);
+    const auto e = exponent(most);
+    const V t = hn::Mul(most, hn::BitCast(kFloats, hn::Sub(words(f_.to_inverse), e)));
+    const V whole = hn::Floor(t);
+    const V up = hn::IfThenElseZero(hn::Lt(chance, hn::Sub(t, whole)), set(1));
+    const V spacing = hn::BitCast(kFloats, hn::Add(e, words(f_.to_rounder - (23U << 23))));
+    return hn::Mul(hn::Add(whole, up), spacing);
+  }
+  // The codes of rounded |x| with the signs of x; NaN where x is.
+  HWY_INLINE hn::Vec<Words> codes(V size, V x) const {
+    const auto small = hn::Lt(size, set(f_.smallest_normal));
+    const V moved = hn::IfThenElse(small, hn::Add(size, set(f_.smallest_normal)), size);
+    const auto shifted = hn::ShiftRightSame(hn::BitCast(Words(), moved), f_.mantissa_shift);
+    const auto one =
+        hn::IfThenElseZero(hn::RebindMask(Words(), small), words(1U << (23 - f_.mantissa_shift)));
+    const auto code = hn::Sub(hn::Sub(shifted, words(f_.normal_bias)), one);
+    const auto negative = hn::ShiftRight<31>(hn::BitCast(Words(), x));
+    const auto sign = hn::ShiftLeftSame(negative, four_bits_ ? 3 : 7);
+    return hn::IfThenElse(hn::RebindMask(Words(), hn::IsNaN(x)), words(f_.nan), hn::Or(code, sign));
+  }
+
+ private:
+  static HWY_INLINE hn::Vec<Words> words(uint32_t value) { return hn::Set(Words(), value); }
+  HWY_INLINE V capped(V size) const {
+    return hn::IfThenElse(hn::Lt(size, set(f_.largest)), size, set(f_.largest));
+  }
+  HWY_INLINE hn::Vec<Words> exponent(V size) const {
+    return hn::Max(hn::And(hn::BitCast(Words(), size), words(kFloatExponent)), words(f_.lowest));
+  }
+
+  LowFormatBits f_;
+  bool four_bits_;
+};
+
+HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Whole) {
+  const hn::Rebind<uint8_t, Floats> bytes;
+  hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(Integers(), codes)), bytes, out);
+}
+HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Part part) {
+  uint8_t buffer[kLanes];
+  store_bytes(codes, buffer, Whole{});
+  std::memcpy(out, buffer, static_cast<size_t>(part.n));
+}
+
+// One tile of the matrix at a time, in which all blocks are whole but for those at the ends of the
+// matrix, so that x is read from memory once for both ways.
+template <class T>
+class Quantization {
+ public:
+  static constexpr int64_t kColumns = 512;
+
+  explicit Quantization(const QuantizeArgs& args)
+      : args_(args),
+        rounder_(args.format),
+        tokens_(args.noise.tokens, args.stochastic ? args.x.size(0) : 1),
+        rows_(args.x.size(0)),
+        columns_(args.x.size(1)),
+        height_(std::max<int64_t>(64, std::max(args.first.rows, args.second.rows))),
+        scale_(args.scale.defined() ? *args.scale.data<float>() : 1),
+        x_(args.x.data<T>()) {}
+
+  void run(Stream& stream) {
+    const int64_t across = ceil_div(columns_, kColumns);
+    for_each_block(stream, ceil_div(rows_, height_) * across, [&](int64_t index, int) {
+      const int64_t i = index / across * height_, j = index % across * kColumns;
+      const Tile tile{i, std::min(i + height_, rows_), j, std::min(kColumns, columns_ - j)};
+      if (is_wanted(args_.first)) quantize(tile, args_.first);
+      if (is_wanted(args_.second)) quantize(tile, args_.second);
+    });
+  }
+
+ private:
+  struct Tile {
+    int64_t begin, end, column, width;
+  };
+  // By column of a tile.
+  struct Factors {
+    alignas(64) std::array<float, kColumns> multiplier, divisor, factor;
+  };
+
+  static bool is_wanted(const QuantizedBlocks& to) {
+    return to.values.defined() || to.codes.defined() || to.scales.defined();
+  }
+
+  const T* row(int64_t r, const Tile& tile) const { return x_ + r * columns_ + tile.column; }
+
+  void quantize(const Tile& tile, const QuantizedBlocks& to) const {
+    const Output<T> values = to.values.defined()
+                                 ? output_of<T>(to.values, columns_, {args_.x.raw()})
+                                 : Output<T>{nullptr, false};
+    Factors factors;
+    const bool given = args_.rule == BlockScale::given;
+    const int64_t step = given ? tile.end - tile.begin : to.rows;
+    for (int64_t i = tile.begin; i < tile.end; i += step) {
+      const int64_t end = std::min(i + step, tile.end);
+      if (given) {
+        factors.multiplier.fill(scale_);
+        factors.factor.fill(1);
+      } else {
+        find_factors(tile, i, end, to, factors);
+      }
+      for (int64_t r = i; r < end; ++r) round_row(tile, r, to, values, factors);
+    }
+  }
+
+  // Maxima of |x| over the rows [i, end), by column.
+  void column_maxima(const Tile& tile, int64_t i, int64_t end, float* most) const {
+    for_vectors(0, tile.width, [&](int64_t j, auto n) {
+      V v = hn::Abs(load(row(i, tile) + j, n));
+      v = larger(v, hn::Zero(kFloats));
+      for (int64_t r = i + 1; r < end; ++r) v = larger(hn::Abs(load(row(r, tile) + j, n)), v);
+      store(v, most + j, n);
+    });
+  }
+
+  void find_factors(const Tile& tile, int64_t i, int64_t end, const QuantizedBlocks& to,
+                    Factors& factors) const {
+    alignas(64) std::array<float, kColumns> most;
+    const bool one_row = to.rows == 1;
+    if (!one_row) column_maxima(tile, i, end, most.data());
+    const int64_t line = i / to.rows * ceil_div(columns_, to.columns);
+    for (int64_t j = 0; j < tile.width; j += to.columns) {
+      const int64_t n = std::min(to.columns, tile.width - j);
+      const float amax = one_row ? largest_of(row(i, tile) + j, n) : largest_of(most.data() + j, n);
+      const BlockFactors f = block_factors(args_.rule, args_.format, amax, scale_);
+      std::fill_n(factors.multiplier.data() + j, n, f.multiplier);
+      std::fill_n(factors.factor.data() + j, n, f.factor);
+      if (divides()) std::fill_n(factors.divisor.data() + j, n, f.divisor);
+      if (!to.scales.defined()) continue;
+      const int64_t block = line + (tile.column + j) / to.columns;
+      if (to.scales.dtype() == DType::f32) to.scales.data<float>()[block] = f.factor;
+      else to.scales.data<uint8_t>()[block] = static_cast<uint8_t>(f.code);
+    }
+  }
+
+  bool divides() const { return args_.rule == BlockScale::nvfp4_quotient; }
+
+  void round_row(const Tile& tile, int64_t r, const QuantizedBlocks& to, Output<T> values,
+                 const Factors& factors) const {
+    alignas(64) std::array<float, kColumns> chances;
+    if (args_.stochastic) find_chances(tile, r, chances.data());
+    const int64_t at = r * columns_ + tile.column;
+    uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at : nullptr;
+    for_vectors(0, tile.width, [&](int64_t j, auto n) {
+      V x = hn::Mul(load(x_ + at + j, n), hn::Load(kFloats, factors.multiplier.data() + j));
+      if (divides()) x = hn::Div(x, hn::Load(kFloats, factors.divisor.data() + j));
+      const V size = hn::Abs(x);
+      const V q = args_.stochastic
+                      ? rounder_.rounded_by_chance(size, hn::Load(kFloats, chances.data() + j))
+                      : rounder_.rounded(size);
+      if (codes != nullptr) store_bytes(rounder_.codes(q, x), codes + j, n);
+      if (values.p == nullptr) return;
+      const V value = hn::Mul(hn::CopySign(q, x), hn::Load(kFloats, factors.factor.data() + j));
+      store(hn::IfThenElse(hn::IsNaN(x), x, value), values + (at + j), n);
+    });
+  }
+
+  // u of the elements of a row.
+  void find_chances(const Tile& tile, int64_t r, float* u) const {
+    const PhiloxRow random(tokens_.position(r), static_cast<uint64_t>(tokens_.sample(r)),
+                           args_.noise.key());
+    for (int64_t j = 0; j < tile.width; j += 2 * kLanes) {
+      const PhiloxWords words = words_of_twos<float, 1>(random, tile.column + j)[0];
+      const auto part = [&](hn::Vec<Words> w) {
+        return hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(Integers(), hn::ShiftRight<8>(w))),
+                       set(0x1p-24F));
+      };
+      hn::Store(part(words.first), kFloats, u + j);
+      hn::Store(part(words.second), kFloats, u + j + kLanes);
+    }
+  }
+
+  const QuantizeArgs& args_;
+  Rounder rounder_;
+  HostRowTokens tokens_;
+  int64_t rows_, columns_, height_;
+  float scale_;
+  const T* x_;
+};
+
+void quantize_any(const QuantizeArgs& args, Stream& stream) {
+  for_storage_type("quantize", args.x.dtype(),
+                   [&](auto type) { Quantization<decltype(type)>(args).run(stream); });
+}
+
+// Raises *most, a float that is not negative, to the value. The order of calls does not matter.
+inline void raise(float* most, float value) {
+  std::atomic_ref<uint32_t> bits(*reinterpret_cast<uint32_t*>(most));
+  const uint32_t wanted = std::bit_cast<uint32_t>(value);
+  uint32_t now = bits.load(std::memory_order_relaxed);
+  while (now < wanted && !bits.compare_exchange_weak(now, wanted, std::memory_order_relaxed)) {
+  }
+}
+
+void amax_any(const AmaxArgs& args, Stream& stream) {
+  float* out = args.out.out.data<float>();
+  if (args.out.beta == 0) *out = 0;
+  for_storage_type("amax", args.x.dtype(), [&](auto type) {
+    const auto* x = args.x.data<decltype(type)>();
+    for_blocks(stream, args.x.elements(), kBlockElements,
+               [&](int64_t begin, int64_t end) { raise(out, largest_of(x + begin, end - begin)); });
+  });
+}
+
+template <class T>
+void rotate_rows(const T* x, T* out, int64_t columns) {
+  for_vectors(0, columns, [&](int64_t c, auto n) {
+    V v[kHadamardRows];
+    for (int64_t i = 0; i < kHadamardRows; ++i) {
+      v[i] = load(x + i * columns + c, n);
+      if ((kHadamardMinus >> i & 1) != 0) v[i] = hn::Neg(v[i]);
+    }
+    for (int64_t half = 1; half < kHadamardRows; half *= 2) {
+      for (int64_t i = 0; i < kHadamardRows; ++i) {
+        if ((i & half) != 0) continue;
+        const V a = v[i], b = v[i + half];
+        v[i] = hn::Add(a, b);
+        v[i + half] = hn::Sub(a, b);
+      }
+    }
+    for (int64_t i = 0; i < kHadamardRows; ++i)
+      store(hn::Mul(v[i], set(0.25F)), out + i * columns + c, n);
+  });
+}
+
+void hadamard_any(const HadamardArgs& args, Stream& stream) {
+  const int64_t columns = args.x.size(1), width = kHadamardRows * columns;
+  for_storage_type("hadamard", args.x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* out = args.out.data<T>();
+    for_blocks(stream, args.x.size(0) / kHadamardRows, rows_per_block(width),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t g = begin; g < end; ++g)
+                   rotate_rows(x + g * width, out + g * width, columns);
+               });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(quantize_any);
+HWY_EXPORT(amax_any);
+HWY_EXPORT(hadamard_any);
+
+void amax(const AmaxArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(amax_any)(args, stream); }
+
+void tensor_scale(const TensorScaleArgs& args, Stream&) {
+  const float amax = *args.amax.data<float>();
+  const int64_t count = args.history.defined() ? args.history.elements() : 0;
+  float* history = count == 0 ? nullptr : args.history.data<float>();
+  float most = amax;
+  if (args.use_history)
+    for (int64_t i = 0; i < count; ++i) most = std::fmax(most, history[i]);
+  float* scale = args.scale.data<float>();
+  *scale = scale_of_tensor(static_cast<float>(args.largest), power_of_two(-args.margin), most,
+                           args.delayed, args.delayed ? *scale : 1);
+  if (count == 0) return;
+  std::shift_left(history, history + count, 1);
+  history[count - 1] = amax;
+}
+
+void quantize(const QuantizeArgs& args, Stream& stream) {
+  if (args.x.elements() == 0) return;
+  HWY_DYNAMIC_DISPATCH(quantize_any)(args, stream);
+}
+
+void hadamard(const HadamardArgs& args, Stream& stream) {
+  if (args.x.elements() == 0) return;
+  HWY_DYNAMIC_DISPATCH(hadamard_any)(args, stream);
+}
+
+}  // namespace megatron::kernels::cpu
+#endif

@@ -1,0 +1,111 @@
+// Properties of quantisation that no comparison of back-ends shows.
+#include "kernels/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/philox.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::quantize_test {
+namespace {
+
+class Quantizing : public ::testing::Test {
+ protected:
+  Tensor tensor(const Shape& shape, DType type, const std::vector<double>& values) {
+    Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
+    if (!values.empty()) copy_from(t, std::span<const double>(values));
+    return t;
+  }
+  std::vector<double> normal(int64_t n, const char* name) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < n; ++i)
+      values.push_back(RandomStream(3, name).normal(static_cast<uint64_t>(i)));
+    return values;
+  }
+  // Rounds by chance, rows `first` on of samples of 4 tokens.
+  std::vector<double> rounded(const std::vector<double>& x, int64_t columns, int64_t first) {
+    const int64_t rows = std::ssize(x) / columns;
+    QuantizeArgs args{.format = LowFormat::e2m1, .stochastic = true};
+    args.x = tensor({rows, columns}, DType::f32, x);
+    args.scale = tensor({}, DType::f32, {1});
+    args.first.values = tensor({rows, columns}, DType::f32, {});
+    args.noise = {7, 11, {ids_, {}, first, 4}};
+    table(DeviceKind::cpu).quantize(args, runtime_.stream());
+    return to_doubles(args.first.values);
+  }
+
+  static constexpr int64_t kSamples = 64, kColumns = 256;
+  Runtime runtime_{{DeviceKind::cpu}, 2};
+  Tensor ids_ = [this] {
+    Tensor ids =
+        Tensor::empty(runtime_.arena(MemoryClass::activations), {kSamples}, DType::i64, "ids");
+    for (int64_t i = 0; i < kSamples; ++i) ids.data<int64_t>()[i] = 100 * i + 5;
+    return ids;
+  }();
+};
+
+// The mean of n values that are up with probability p is within 5 standard deviations, 5 sqrt(p (1
+// - p) / n), of p.
+TEST_F(Quantizing, ByChanceKeepsTheMean) {
+  const std::vector<double> points = {0.1, 0.7, 1.125, 2.75, -3.4, -5.9};
+  for (const double x : points) {
+    const std::vector<double> q =
+        rounded(std::vector<double>(4 * kSamples * kColumns, x), kColumns, 0);
+    const double size = std::abs(x),
+                 spacing = size < 2   ? 0.5
+                           : size < 4 ? 1
+                                      : 2,
+                 low = std::floor(size / spacing) * spacing, p = (size - low) / spacing;
+    double sum = 0;
+    for (const double v : q) {
+      sum += std::abs(v);
+      ASSERT_TRUE(std::abs(v) == low || std::abs(v) == low + spacing) << x << " " << v;
+      ASSERT_EQ(std::signbit(v), std::signbit(x));
+    }
+    const auto n = static_cast<double>(q.size());
+    EXPECT_NEAR((sum / n - low) / spacing, p, 5 * std::sqrt(p * (1 - p) / n)) << x;
+  }
+}
+
+// An element's bits depend on its token, not on the rows of the call.
+TEST_F(Quantizing, ByChanceDoesNotDependOnTheLayout) {
+  const std::vector<double> x = normal(4 * kSamples * kColumns, "x");
+  const std::vector<double> all = rounded(x, kColumns, 0);
+  const auto half = std::ssize(x) / 2;
+  const std::vector<double> later = rounded({x.begin() + half, x.end()}, kColumns, 2 * kSamples);
+  EXPECT_TRUE(std::equal(later.begin(), later.end(), all.begin() + half));
+  EXPECT_FALSE(std::equal(later.begin(), later.end(), all.begin()));
+}
+
+// Products over the rows keep their values, and every row takes part in 16.
+TEST_F(Quantizing, RotationKeepsProducts) {
+  const int64_t rows = 32, columns = 3;
+  const auto rotated = [&](const std::vector<double>& x) {
+    HadamardArgs args{tensor({rows, columns}, DType::f32, x),
+                      tensor({rows, columns}, DType::f32, {})};
+    table(DeviceKind::cpu).hadamard(args, runtime_.stream());
+    return to_doubles(args.out);
+  };
+  const std::vector<double> x = normal(rows * columns, "x"), y = normal(rows * columns, "y"),
+                            u = rotated(x), v = rotated(y);
+  const auto product = [&](const std::vector<double>& a, const std::vector<double>& b, int64_t i,
+                           int64_t j) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r)
+      sum += a[static_cast<size_t>(r * columns + i)] * b[static_cast<size_t>(r * columns + j)];
+    return sum;
+  };
+  for (int64_t i = 0; i < columns; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      EXPECT_NEAR(product(u, v, i, j), product(x, y, i, j), 1e-5);
+  std::vector<double> one(static_cast<size_t>(rows * columns));
+  one[static_cast<size_t>(3 * columns)] = 1;
+  const std::vector<double> spread = rotated(one);
+  for (int64_t r = 0; r < rows; ++r)
+    EXPECT_EQ(std::abs(spread[static_cast<size_t>(r * columns)]), r < 16 ? 0.25 : 0) << r;
+}
+
+}  // namespace
+}  // namespace megatron::kernels::quantize_test
