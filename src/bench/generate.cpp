@@ -19,6 +19,7 @@ struct GenerateFlags {
   std::string preset{settings::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 32, lora_rank = 16;
+  std::optional<int64_t> late_position;
   inference::EngineOptions engine;
   models::ModelFlags shape;
 
@@ -36,6 +37,10 @@ struct GenerateFlags {
         "lora-rank", &lora_rank,
         "rank of the adapters of all matrices in the measurement of a batch of 8 with 8 adapters; "
         "0: it is left out");
+    f.add("late-position", &late_position,
+          "the later of the two positions whose time per token is compared, for a model with more "
+          "(--max-position-embeddings); default nine tenths of the context, 900 at most")
+        .within(1, int64_t{1} << 31);
     shape.fields(f);
     f.begin_group("device");
     engine.latent_fields(f);
@@ -73,6 +78,10 @@ int measure_generate(const ReadFlags& read) {
            "--prompt-tokens is {} and --max-tokens {}; they must be at least 1 and 2, and their "
            "sum at most the model's {} positions",
            prompt, max_tokens, positions);
+  MG_CHECK(!flags.late_position || *flags.late_position + 2 <= positions,
+           "--late-position is {}, after which two tokens must fit into the model's {} positions; "
+           "lower it, or raise --max-position-embeddings",
+           *flags.late_position, positions);
   MG_CHECK(batch > 0 && batch <= 65536, "--batch-size is {}; it must lie in [1, 65536]", batch);
   MG_CHECK(flags.lora_rank >= 0 && flags.lora_rank <= model->hidden_size(),
            "--lora-rank is {}; it must be from 0, for none, to the model's hidden size of {}",
@@ -105,10 +114,10 @@ int measure_generate(const ReadFlags& read) {
   }
   if (flags.lora_rank > 0) measures.adapters(prompt, max_tokens, 8, flags.lora_rank);
   watch.look();
-  const int64_t early = positions / 10, late = positions * 9 / 10;
+  const int64_t early = std::min<int64_t>(100, positions / 10),
+                late = flags.late_position.value_or(std::min<int64_t>(900, positions * 9 / 10));
   const int64_t count = std::min<int64_t>(40, positions - late);
-  if (early > 0 && count >= 2)
-    measures.positions(positions >= 1000 ? 100 : early, positions >= 1000 ? 900 : late, count);
+  if (early > 0 && count >= 2) measures.positions(early, late, count);
   if (positions >= 1024) measures.cached_prefix(1016, 16);
   watch.look();
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);

@@ -14,6 +14,8 @@
 namespace megatron::bench {
 namespace {
 
+constexpr int64_t kLongestPass = 2048;  // tokens of a single prompt in a pass
+
 Tensor integers(Runtime& runtime, const std::vector<int32_t>& values) {
   Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(values.size())}, DType::i32, "bench");
@@ -80,7 +82,11 @@ double GenerateMeasures::attention_flops(double position) const {
     widths = static_cast<double>(absorbed ? 2 * latent->rank + latent->rotated
                                           : latent->rotated + head + latent->rank * head);
   }
-  return 2 * position * static_cast<double>(facts.num_layers * attention.heads) * widths;
+  const std::string& pattern = facts.hybrid_pattern;
+  const int64_t layers =
+      pattern.empty() ? facts.num_layers
+                      : std::ranges::count_if(pattern, [](char c) { return c == '*' || c == '+'; });
+  return 2 * position * static_cast<double>(layers * attention.heads) * widths;
 }
 
 std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
@@ -104,8 +110,10 @@ std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int6
   }
   std::vector<double> seconds;
   double before = 0;
-  // One pass reads all prompts, so that every later pass has one token per sequence.
-  const int64_t pass = std::max<int64_t>(512, sequences * prompt);
+  // One pass reads all prompts, so that every later pass has one token per sequence; a single
+  // prompt may take several.
+  const int64_t pass =
+      std::max<int64_t>(512, sequences > 1 ? sequences * prompt : std::min(prompt, kLongestPass));
   inference::EngineOptions options = engine_;
   options.max_requests = sequences;
   options.max_tokens = pass;

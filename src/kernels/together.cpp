@@ -1,5 +1,7 @@
 #include "kernels/together.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/cuda_plugin.h"
 #include "kernels/table.h"
@@ -63,9 +65,30 @@ class Calls final : public Together {
   std::unique_ptr<Together> launch_;
 };
 
+class Lists final : public Together {
+ public:
+  void add(std::unique_ptr<Together> list) { lists_.push_back(std::move(list)); }
+  void run(Stream& stream) override {
+    for (const auto& list : lists_) list->run(stream);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Together>> lists_;
+};
+
+// A list of the calls of each combination of types: a model may have parameters of two.
 template <auto entry, auto at_once, class Args>
 std::unique_ptr<Together> listed(std::vector<Args> calls, Arena& arena, Stream& stream) {
-  return std::make_unique<Calls<entry, at_once, Args>>(std::move(calls), arena, stream);
+  auto lists = std::make_unique<Lists>();
+  for (auto rest = calls.begin(); rest != calls.end();) {
+    const auto end = std::stable_partition(
+        rest, calls.end(),
+        [types = types_of(*rest)](const Args& call) { return types_of(call) == types; });
+    lists->add(
+        std::make_unique<Calls<entry, at_once, Args>>(std::vector<Args>(rest, end), arena, stream));
+    rest = end;
+  }
+  return lists;
 }
 
 }  // namespace

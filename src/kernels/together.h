@@ -20,13 +20,13 @@ class Together {
 };
 
 // Lists calls of the table's entry for these arguments. No call may read or write what another one
-// writes. All have the same types; calls of an optimizer may only differ in tensors, lr,
-// weight_decay, eps and decay. Copies are contiguous, of f32.
+// writes. Calls of an optimizer may only differ in tensors, lr, weight_decay, eps and decay. Copies
+// are contiguous, of f32.
 //
-// CUDA executes them as one launch: the arguments of each call are in a table on the device, of
-// together_bytes() in `arena`, that is filled here; on meta the memory is allocated for plans. On
-// other devices, and while the stream is observed (kernels/observer.h), the calls are executed one
-// by one.
+// CUDA executes those of the same types as one launch: the arguments of each call are in a table on
+// the device, of together_bytes() in `arena`, that is filled here; on meta the memory is allocated
+// for plans. On other devices, and while the stream is observed (kernels/observer.h), the calls are
+// executed one by one.
 std::unique_ptr<Together> together(std::vector<AdamArgs> calls, Arena& arena, Stream& stream);
 std::unique_ptr<Together> together(std::vector<SgdArgs> calls, Arena& arena, Stream& stream);
 std::unique_ptr<Together> together(std::vector<LionArgs> calls, Arena& arena, Stream& stream);

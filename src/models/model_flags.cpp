@@ -1,5 +1,7 @@
 #include "models/model_flags.h"
 
+#include "models/hybrid_pattern.h"
+
 namespace megatron::models {
 
 void ModelFlags::fields(Fields& f) {
@@ -202,8 +204,22 @@ void ModelFlags::hybrid_fields(Fields& f) {
   f.add("hybrid-layer-pattern", &hybrid_layer_pattern,
         "a letter for each layer, which has one block: M (Mamba-2 state space), * (attention), + "
         "(multi-latent attention), - (MLP), E (experts), \"M-M*-\"; | between pipeline stages");
-  f.begin_mode(
-      [this] { return hybrid_layer_pattern ? "" : "--hybrid-layer-pattern is not given"; });
+  const auto patterned = [this] {
+    return hybrid_layer_pattern ? "--hybrid-layer-pattern has a letter for each layer" : "";
+  };
+  f.add("hybrid-attention-ratio", &hybrid_attention_ratio,
+        "share of the --num-layers layers that are attention, in place of a pattern; the others "
+        "are state spaces, and MLPs by --hybrid-mlp-ratio")
+      .of(patterned);
+  f.add("hybrid-mlp-ratio", &hybrid_mlp_ratio,
+        "share of the --num-layers layers that are MLPs, in place of a pattern")
+      .of(patterned);
+  f.add("spec", &spec,
+        "the code of the layers in Megatron-LM, of which this program has that of hybrid models: "
+        "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec; without a pattern or "
+        "ratios each of the --num-layers layers is then a state space")
+      .with_any_model();
+  f.begin_mode([this] { return is_hybrid() ? "" : "--hybrid-layer-pattern is not given"; });
   f.add("mamba-state-dim", &mamba_state_dim, "numbers of a state for each input of its head")
       .within(1, kMaxFlagSize);
   f.add("mamba-head-dim", &mamba_head_dim, "inputs of each head of a state space")
@@ -312,6 +328,16 @@ void ModelFlags::prediction_fields(Fields& f) {
                "gradient in the other layers, the embedding and the output layer")
       .with_any_model()
       .of(none);
+}
+
+bool ModelFlags::is_hybrid() const {
+  return hybrid_layer_pattern || hybrid_attention_ratio != 0 || hybrid_mlp_ratio != 0 ||
+         names_hybrid_stack(spec);
+}
+
+std::optional<std::string> ModelFlags::layer_pattern() const {
+  if (hybrid_layer_pattern || !is_hybrid() || !num_layers) return hybrid_layer_pattern;
+  return allocated_layers(*num_layers, hybrid_attention_ratio, hybrid_mlp_ratio);
 }
 
 std::string ModelFlags::first_shape_flag() const {

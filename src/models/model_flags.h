@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fields.h"
 #include "models/moe_flags.h"
@@ -57,6 +58,8 @@ struct ModelFlags {
   int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
   bool latent_yarn = true;                          // --rope-type, for multi-latent attention
   std::optional<std::string> hybrid_layer_pattern;  // in place of num_layers
+  double hybrid_attention_ratio = 0, hybrid_mlp_ratio = 0;
+  std::vector<std::string> spec;
   int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_groups = 8;
   std::optional<int64_t> mamba_num_heads;
   bool use_mup = false;
@@ -75,6 +78,11 @@ struct ModelFlags {
   MoeFlags moe;
 
   void fields(Fields& fields);
+  // True if layers have one block each: by a pattern, by shares of kinds, or by --spec. Throws
+  // Error if --spec names something else than Megatron-LM's layers.
+  bool is_hybrid() const;
+  // The pattern of a hybrid, given or made for num_layers; none if this is no hybrid.
+  std::optional<std::string> layer_pattern() const;
   // Returns a flag that differs from its default, or "" if there is none. Ignores flags that can be
   // combined with a model from a config.json (Field::with_any_model).
   std::string first_shape_flag() const;

@@ -1,5 +1,6 @@
 #include "resume/trainer_state.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -380,13 +381,29 @@ Json optimizer_settings(const settings::OptimizerSettings& settings) {
 
 std::string differences(const Json& saved, const Json& now) {
   std::string text;
-  const auto shown = [](const Json* value) {
-    return value == nullptr     ? std::string("absent")
-           : value->is_string() ? fmt::format("'{}'", value->as_string())
-                                : value->dump();
+  const auto lists_objects = [](const Json* value) {
+    return value != nullptr && value->is_array() && !value->as_array().empty() &&
+           value->as_array()[0].is_object();
   };
-  for (const auto& [key, value] : saved.as_object())
-    add_difference(text, key, shown(&value), shown(now.find(key)));
+  const auto shown = [&](const Json* value) {
+    return value == nullptr       ? std::string("absent")
+           : value->is_string()   ? fmt::format("'{}'", value->as_string())
+           : lists_objects(value) ? fmt::format("a list of {}", value->as_array().size())
+                                  : value->dump();
+  };
+  for (const auto& [key, value] : saved.as_object()) {
+    const Json* other = now.find(key);
+    if (lists_objects(&value) && lists_objects(other)) {
+      const Json::Array &a = value.as_array(), &b = other->as_array();
+      const auto [in_a, in_b] = std::ranges::mismatch(a, b);
+      if (in_a != a.end() && in_b != b.end()) {
+        text += fmt::format("{}{}[{}]: {}", text.empty() ? "" : "; ", key, in_a - a.begin(),
+                            differences(*in_a, *in_b));
+        continue;
+      }
+    }
+    add_difference(text, key, shown(&value), shown(other));
+  }
   for (const auto& [key, value] : now.as_object())
     if (!saved.contains(key)) add_difference(text, key, "absent", shown(&value));
   return text;

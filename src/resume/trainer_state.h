@@ -83,7 +83,8 @@ void settle_schedule(const TrainerState& saved, const std::string& path,
 // The state's `optimizer_settings` for a run: the flags of the rules in use.
 Json optimizer_settings(const settings::OptimizerSettings& settings);
 
-// Differences between two objects of text, in one line.
+// Differences between two objects of text, in one line. Of two lists of objects only the first
+// elements that differ are compared.
 std::string differences(const Json& saved, const Json& now);
 
 }  // namespace megatron::resume

@@ -53,6 +53,19 @@ constexpr std::array kPresets = {
            "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
            "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
            "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
+    // Mamba-2 130M (Dao & Gu 2024): a state space in every layer.
+    Preset{"mamba-130m",
+           "--hybrid-layer-pattern MMMMMMMMMMMMMMMMMMMMMMMM --hidden-size 768 --vocab-size 50288 "
+           "--mamba-num-groups 1 --position-embedding-type none --normalization RMSNorm "
+           "--disable-bias-linear --hidden-dropout 0 --attention-dropout 0 --seq-length 1024 "
+           "--micro-batch-size 4"},
+    // The kinds of layers of Nemotron-H, in its proportions.
+    Preset{"hybrid-300m",
+           "--hybrid-layer-pattern M-M-M-M*-M-M-M-M*-M-M-M-M*-M- --hidden-size 1024 "
+           "--num-attention-heads 16 --group-query-attention --num-query-groups 4 "
+           "--vocab-size 32000 --position-embedding-type none --normalization RMSNorm "
+           "--squared-relu --disable-bias-linear --untie-embeddings-and-output-weights "
+           "--hidden-dropout 0 --attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
     Preset{"llama-1b",
            "--num-layers 16 --hidden-size 2048 --num-attention-heads 32 --vocab-size 128256 "
            "--ffn-hidden-size 8192 --group-query-attention --num-query-groups 8 "

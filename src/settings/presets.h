@@ -11,7 +11,8 @@ namespace megatron::settings {
 
 // GPT-2 of 124 and 1558 million parameters (Radford et al. 2019); Llama 3.2 of 1 and 3 and Llama 3
 // of 8 billion (Grattafiori et al. 2024); "llama-160m": one of the depth and width of GPT-2 124M
-// with 4 query groups and own output weights, 153 million parameters.
+// with 4 query groups and own output weights, 153 million parameters; "mamba-130m": Mamba-2's
+// smallest (Dao & Gu 2024); "hybrid-300m": state spaces, MLPs and attention.
 std::vector<std::string> preset_names();
 inline constexpr std::string_view kDefaultPreset = "gpt2-124m";
 

@@ -46,7 +46,7 @@ void RecomputeSettings::fields(Fields& f) {
   f.add_switch("recompute-activations", &activations, true,
                "same as --recompute-granularity selective");
   f.add("recompute-granularity", &granularity,
-        "full: save only the inputs of layers and recompute their forward in backward; "
+        "full: save only the inputs of layers, recompute the rest; "
         "selective: recompute parts of layers (--recompute-modules)")
       .in_short_help();
   f.add("recompute-method", &method,

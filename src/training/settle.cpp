@@ -113,6 +113,17 @@ Settled leave_out_evaluation(settings::TrainSettings s) {
   return {std::move(s), {{"eval-interval", "none", "--eval-iters 0: no evaluation"}}};
 }
 
+Settled allocate_layers(settings::TrainSettings s) {
+  models::ModelFlags& f = s.shape;
+  const std::optional<std::string> pattern = f.layer_pattern();
+  if (pattern == f.hybrid_layer_pattern) return {std::move(s)};
+  f.hybrid_layer_pattern = pattern;
+  SettingNote note{"hybrid-layer-pattern", *pattern,
+                   fmt::format("{} layers, --hybrid-attention-ratio {}, --hybrid-mlp-ratio {}",
+                               *f.num_layers, f.hybrid_attention_ratio, f.hybrid_mlp_ratio)};
+  return {std::move(s), {std::move(note)}};
+}
+
 Settled place_by_pattern(settings::TrainSettings s) {
   const std::string pattern = s.shape.hybrid_layer_pattern.value_or("");
   const std::string layout = models::hybrid_layout(pattern);
@@ -219,6 +230,7 @@ Settled settle(const settings::TrainSettings& given) {
     adapter = resume::resolve_model_directory(*adapter, "--adapter");
   run.pass(take_dense_model);
   run.pass(leave_out_evaluation);
+  run.pass(allocate_layers);
   run.pass(place_by_pattern);
   settings::check_rules(settings::RuleScope::flags, run.settings);
   run.pass(count_ranks);

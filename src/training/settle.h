@@ -35,6 +35,9 @@ struct Settled {
 Settled take_dense_model(settings::TrainSettings settings);
 // As in Megatron-LM, --eval-iters 0 means no evaluation.
 Settled leave_out_evaluation(settings::TrainSettings settings);
+// Sets --hybrid-layer-pattern of a hybrid whose layers --num-layers counts: by the shares of their
+// kinds, or of --spec alone all state spaces.
+Settled allocate_layers(settings::TrainSettings settings);
 // The bars of --hybrid-layer-pattern place the layers on pipeline stages.
 Settled place_by_pattern(settings::TrainSettings settings);
 // Sets the number of ranks to the smallest that the parallel sizes need; for a plan, also the

@@ -39,9 +39,11 @@ struct Maker {
     return inputs.updated(name(of), normal(of, of_type, scale));
   }
   Tensor wide(std::string_view of, double scale) { return normal(of, accumulator(type), scale); }
+  // Some parameters of a bf16 model have type f32.
   MasterWeight parameter() {
-    MasterWeight weight{updated("value", type, 1), {}};
-    if (type == DType::bf16) {
+    const DType own = type == DType::bf16 && number % 4 == 3 ? DType::f32 : type;
+    MasterWeight weight{updated("value", own, 1), {}};
+    if (own == DType::bf16) {
       weight.remainder = inputs.updated(
           name("remainder"),
           inputs.integers(name("remainder"), listed.shape, DType::i16, -32768, 32768));

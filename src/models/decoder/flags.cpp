@@ -243,9 +243,9 @@ void check_hybrid(const ModelFlags& f) {
 }
 
 // Layers of one block each, by their letters.
-void apply_hybrid_pattern(const ModelFlags& f, const nn::NormConfig& norm, DecoderValue& value) {
+void apply_hybrid_pattern(const ModelFlags& f, const std::string& pattern,
+                          const nn::NormConfig& norm, DecoderValue& value) {
   check_hybrid(f);
-  const std::string& pattern = *f.hybrid_layer_pattern;
   const std::string letters = hybrid_letters(pattern);
   const auto needs = [&](char letter, bool given, std::string_view flag) {
     const bool has = letters.find(letter) != letters.npos;
@@ -483,14 +483,15 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.learned_positions = f.position_embedding == PositionEmbedding::learned_absolute;
   const nn::NormConfig norm{
       .kind = f.normalization, .epsilon = f.norm_epsilon, .one_plus = f.layernorm_1p};
-  if (f.hybrid_layer_pattern) apply_hybrid_pattern(f, norm, value);
+  const std::optional<std::string> pattern = f.layer_pattern();
+  if (pattern) apply_hybrid_pattern(f, *pattern, norm, value);
   else apply_layers(f, norm, value);
   value.final_norm = norm;
   if (rotates(f)) value.rotary["default"] = rotary_of(f);
   MG_CHECK(!f.moe.num_experts || (!f.heterogeneous_layers && !f.heterogeneous_layers_json),
            "--num-experts and --heterogeneous-layers-config-path are mutually exclusive");
   apply_layer_list(f, value);
-  if (!f.hybrid_layer_pattern) apply_experts(f, value);
+  if (!pattern) apply_experts(f, value);
   value.router = f.moe.training();
   apply_patterns(f, value);
   value.untied = f.untie;

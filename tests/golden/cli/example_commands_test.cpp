@@ -137,7 +137,51 @@ const Example kJourney = {
     8,
     2};
 
-std::vector<Example> examples() { return {kGpt3Large, kGpt3Small, kGpt345, kLlama8b, kJourney}; }
+// examples/mamba/train.sh, whose program is pretrain_mamba.py. Its two shapes: attention in 8% of
+// the layers, MLPs in half of them.
+constexpr const char* kMambaRest =
+    "--sequence-parallel --pipeline-model-parallel-size 1 --use-distributed-optimizer "
+    "--overlap-param-gather --overlap-grad-reduce --untie-embeddings-and-output-weights "
+    "--init-method-std 0.02 --position-embedding-type none --group-query-attention "
+    "--num-query-groups 8 --hybrid-attention-ratio 0.08 --hybrid-mlp-ratio 0.5 --seq-length 4096 "
+    "--max-position-embeddings 4096 --train-samples 73242188 --lr-warmup-samples 50000 "
+    "--lr-decay-samples 73192188 --save checkpoints --load checkpoints --data-path DATA "
+    "--data-cache-path data-cache --split 99,1,0 --tokenizer-type GPTSentencePieceTokenizer "
+    "--tokenizer-model /path/tok.model --distributed-backend nccl --micro-batch-size 4 --lr 2.5e-4 "
+    "--min-lr 2.5e-5 --lr-decay-style cosine --weight-decay 0.1 --clip-grad 1.0 "
+    "--attention-dropout 0.0 --hidden-dropout 0.0 --disable-bias-linear --normalization RMSNorm "
+    "--adam-beta1 0.9 --adam-beta2 0.95 --log-interval 10 --save-interval 2000 "
+    "--eval-interval 2000 --eval-iters 32 --bf16 --use-mcore-models "
+    "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec "
+    "--no-create-attention-mask-in-dataloader --tensorboard-dir tensorboard ";
+
+// h^2 is that of a square matrix. A state space of width 2h with 8 groups of 128 states and heads
+// of 64; attention with 8 key heads; an MLP of width 4h.
+constexpr double mamba_parameters(double h, double spaces, double attention, double mlps,
+                                  double key_width) {
+  const double heads = h / 32, convolved = 2 * h + 2 * 8 * 128;
+  return spaces *
+             (h * (2 * h + convolved + heads) + 5 * convolved + 3 * heads + 2 * h + 2 * h * h + h) +
+         attention * (h * (2 * h + 2 * key_width) + h) + mlps * (8 * h * h + h) + 2 * 32000 * h + h;
+}
+const Example kMamba800m = {"Mamba hybrid 800M",
+                            std::string(kMambaRest) +
+                                "--tensor-model-parallel-size 1 --num-layers 48 --hidden-size 1024 "
+                                "--num-attention-heads 16 --global-batch-size 32",
+                            {},
+                            mamba_parameters(1024, 20, 4, 24, 512),
+                            8};
+const Example kMamba8b = {"Mamba hybrid 8B",
+                          std::string(kMambaRest) +
+                              "--tensor-model-parallel-size 4 --num-layers 56 --hidden-size 4096 "
+                              "--num-attention-heads 32 --global-batch-size 8",
+                          {},
+                          mamba_parameters(4096, 24, 4, 28, 1024),
+                          8};
+
+std::vector<Example> examples() {
+  return {kGpt3Large, kGpt3Small, kGpt345, kLlama8b, kJourney, kMamba8b};
+}
 
 Arguments words_of(const std::string& text) {
   Arguments words;
@@ -232,7 +276,7 @@ TEST(ExampleCommands, LlamaOnSeveralContextRanks) {
 // with 175 billion parameters.
 TEST(ExampleCommands, GoThroughTheProgram) {
   const Workplace place;
-  for (const Example& example : {kGpt3Small, kGpt345, kLlama8b, kJourney}) {
+  for (const Example& example : {kGpt3Small, kGpt345, kLlama8b, kJourney, kMamba800m}) {
     SCOPED_TRACE(example.name);
     Arguments words = {"plan", "--no-time"};
     for (const std::string& word : words_of(example.flags)) words.push_back(word);

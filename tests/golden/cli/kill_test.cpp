@@ -65,6 +65,18 @@ TEST(KillOfEncoderDecoders, BetweenFourLayouts) {
       .run();
 }
 
+// States of state spaces are not kept between steps, and no layer depends on where the others are.
+TEST(KillOfHybrids, BetweenFourLayouts) {
+  KillSeries({"--ranks 1", "--tensor-model-parallel-size 2 --sequence-parallel",
+              "--pipeline-model-parallel-size 2",
+              "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+             3, 27,
+             "train --vocab-size 5000 --mock-data --hybrid-layer-pattern M-*M --mamba-state-dim 16 "
+             "--mamba-head-dim 16 --mamba-num-groups 2 --position-embedding-type none "
+             "--normalization RMSNorm --squared-relu --disable-bias-linear")
+      .run();
+}
+
 // Runs of examples, whose rows are packed and drawn anew in each epoch.
 TEST(KillOfTasks, OfEveryKind) {
   const Workplace data;

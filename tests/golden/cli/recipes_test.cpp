@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <regex>
@@ -135,11 +136,13 @@ TEST_P(Recipes, TwinsTrain) {
   hooks.after_step = [&](const training::IterationReport& r) { losses.push_back(r.loss); };
   const training::TrainResult result = training::train(s, hooks);
   EXPECT_LT(result.model->parameter_count(), 1000000);
-  EXPECT_EQ(result.model->num_layers() - result.model->facts().encoder_layers, 2);
+  // A model with one block a layer has one of each kind.
+  const models::ModelFacts& facts = result.model->facts();
+  EXPECT_EQ(facts.num_layers - facts.encoder_layers, facts.family == "nemotron_h" ? 4 : 2);
   ASSERT_EQ(losses.size(), 3u);
   // The loss of three small steps stays near that of 512 equally likely tokens, and of the two
   // labels of pairs.
-  const double expected = std::log(512) + (result.model->facts().pair_head ? std::log(2) : 0);
+  const double expected = std::log(512) + (facts.pair_head ? std::log(2) : 0);
   for (const double loss : losses) EXPECT_NEAR(loss, expected, 0.1);
 }
 
@@ -187,6 +190,10 @@ void flatten(const Json& json, const std::string& key, std::set<std::string>& li
                                                "hidden-size",
                                                "kv-channels",
                                                "kv-lora-rank",
+                                               "mamba-head-dim",
+                                               "mamba-num-groups",
+                                               "mamba-num-heads",
+                                               "mamba-state-dim",
                                                "moe-router-group-topk",
                                                "moe-router-num-groups",
                                                "moe-router-topk",
@@ -212,11 +219,20 @@ void flatten(const Json& json, const std::string& key, std::set<std::string>& li
   }
 }
 
-// Returns whether query heads share key heads, and whether all heads together are as wide as the
-// hidden size.
-std::pair<bool, bool> proportions(const models::Model& model) {
-  const models::AttentionFacts& a = *model->facts().attention;
-  return {a.key_heads != a.heads, a.head_size * a.heads == model->hidden_size()};
+// Returns whether query heads share key heads, whether all heads together are as wide as the hidden
+// size, the same of a state space and twice the hidden size, and whether its heads have one group.
+std::array<bool, 4> proportions(const models::Model& model) {
+  const models::ModelFacts facts = model->facts();
+  std::array<bool, 4> of{};
+  if (const auto& a = facts.attention) {
+    of[0] = a->key_heads != a->heads;
+    of[1] = a->head_size * a->heads == facts.hidden_size;
+  }
+  if (const auto& s = facts.state_space) {
+    of[2] = s->heads * s->head_size == 2 * facts.hidden_size;
+    of[3] = s->groups == 1;
+  }
+  return of;
 }
 
 TEST_P(PublishedModels, HaveTwinsOfTheSameKind) {

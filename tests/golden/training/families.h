@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
@@ -143,9 +144,11 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyRun> {
     for (const std::string& tensor : before.tensor_names()) {
       ASSERT_NE(after.find(tensor), nullptr) << tensor;
       EXPECT_EQ(after.find(tensor)->shape, before.find(tensor)->shape) << tensor;
-      // The type in which transformers stores it.
-      const bool state = tensor.ends_with(".e_score_correction_bias");
-      EXPECT_EQ(after.find(tensor)->dtype, state ? DType::f32 : GetParam().type) << tensor;
+      // The type in which transformers stores it, or in which it was trained.
+      const bool wide =
+          std::ranges::any_of(std::array{".e_score_correction_bias", ".A_log", ".dt_bias", ".D"},
+                              [&](const char* name) { return tensor.ends_with(name); });
+      EXPECT_EQ(after.find(tensor)->dtype, wide ? DType::f32 : GetParam().type) << tensor;
     }
     EXPECT_EQ(read_file(saved_ + "/generation_config.json"),
               read_file(directory() + "/generation_config.json"));

@@ -136,8 +136,8 @@ TEST(Recipe, NamesAreThoseOfTheFolder) {
   const fs::path folder = fs::path(MEGATRON_TEST_SOURCES) / "../recipes";
   const std::vector<std::string> recipes = settings::recipe_names(),
                                  models = settings::model_config_names();
-  EXPECT_EQ(recipes.size(), 53u);
-  EXPECT_EQ(models.size(), 41u);
+  EXPECT_EQ(recipes.size(), 59u);
+  EXPECT_EQ(models.size(), 47u);
   size_t files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;

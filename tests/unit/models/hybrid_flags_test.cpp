@@ -73,6 +73,36 @@ TEST(HybridPattern, IsOneBlockForEachLetter) {
   EXPECT_EQ(model_from_flags(experts, 16)->family(), "nemotron_h");
 }
 
+// Where Megatron-LM put the layers of these shares; the first is that of its example script.
+TEST(HybridPattern, IsMadeOfShares) {
+  EXPECT_EQ(allocated_layers(48, 0.08, 0.5), "M-M-M--M-*M-M-M-M--*M-M-M-M-*M--M-M-M-*M-M--M-M-");
+  EXPECT_EQ(allocated_layers(10, 0.3, 0.2), "MM*M-*M*M-");
+  EXPECT_EQ(allocated_layers(10, 0, 0.3), "MM-MMM-MM-");
+  EXPECT_EQ(allocated_layers(9, 0, 0), "MMMMMMMMM");
+  EXPECT_EQ(allocated_layers(6, 0.5, 0.5), "-*-**-") << "no state space is left";
+  for (const auto& [attention, mlp] : {std::pair(-0.1, 0.5), {0.6, 0.5}, {NAN, 0.0}})
+    expect_contains(error_of([&] { allocated_layers(4, attention, mlp); }),
+                    {"--hybrid-attention-ratio", "--hybrid-mlp-ratio", "1 at most"});
+  ModelFlags flags = hybrid_flags("");
+  flags.hybrid_layer_pattern.reset();
+  EXPECT_EQ(flags.layer_pattern(), std::nullopt);
+  const std::string module = "megatron.core.models.mamba.mamba_layer_specs";
+  flags.num_layers = 4;
+  flags.spec = {module, "mamba_stack_spec"};
+  EXPECT_EQ(value_of(flags, 16).num_layers(), 4);
+  EXPECT_EQ(flags.layer_pattern(), "MMMM");
+  flags.spec = {"local"};
+  EXPECT_EQ(flags.layer_pattern(), std::nullopt);
+  flags.hybrid_mlp_ratio = 0.5;
+  EXPECT_EQ(flags.layer_pattern(), "M-M-");
+  for (const std::vector<std::string>& spec :
+       {std::vector<std::string>{"mine.specs", "mamba_stack_spec"},
+        {module, "attention_layer_spec"},
+        {module}})
+    expect_contains(error_of([&] { names_hybrid_stack(spec); }),
+                    {"--spec " + spec[0], "no Python here", "mamba_stack_spec"});
+}
+
 TEST(HybridPattern, RefusesLettersAndFlagsByName) {
   expect_contains(pattern_refusal("MG"),
                   {"--hybrid-layer-pattern", "'MG'", "'G', a gated delta net"});

@@ -58,6 +58,20 @@ TEST(Stages, EvaluationOfNoBatchesIsNone) {
   EXPECT_EQ(leave_out_evaluation(s).settings.run.eval_interval, 5);
 }
 
+TEST(Stages, SharesOfAHybridPlaceItsLayers) {
+  settings::TrainSettings s = small_settings();
+  EXPECT_EQ(told(allocate_layers(s)), "") << "no hybrid";
+  s.shape.num_layers = 4;
+  s.shape.hybrid_mlp_ratio = 0.5;
+  const Settled allocated = allocate_layers(s);
+  EXPECT_EQ(told(allocated),
+            "hybrid-layer-pattern M-M-: 4 layers, --hybrid-attention-ratio 0, --hybrid-mlp-ratio "
+            "0.5\n");
+  EXPECT_EQ(told(allocate_layers(allocated.settings)), "") << "again";
+  s.shape.hybrid_layer_pattern = "M*";
+  EXPECT_EQ(allocate_layers(s).settings.shape.hybrid_layer_pattern, "M*");
+}
+
 TEST(Stages, BarsOfAHybridPatternPlaceItsLayers) {
   settings::TrainSettings s = small_settings();
   s.shape.hybrid_layer_pattern = "M-M";
