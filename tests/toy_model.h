@@ -148,8 +148,10 @@ class ToyStage final : public models::Stage {
         if (toy.states) count(blocks_.back(), add_seen(builder));
         continue;
       }
-      add_gain(blocks_.back(), builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(),
-                                           {.type = kernels::accumulator(type)}));
+      add_gain(blocks_.back(), *builder
+                                    .add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(),
+                                         {.type = kernels::accumulator(type)})
+                                    .parameter);
       if (toy.states) add_loss(blocks_.back(), add_running(builder, name));
     }
     owned_ = builder.take_states();

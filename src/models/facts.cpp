@@ -31,6 +31,9 @@ std::string ModelFacts::summary() const {
     text += fmt::format(", state spaces of {} heads of {} in {} groups with {} states",
                         state_space->heads, state_space->head_size, state_space->groups,
                         state_space->states);
+  if (shared_blocks > 0)
+    text += fmt::format(", {} shared block{} used {} times", shared_blocks,
+                        shared_blocks == 1 ? "" : "s", shared_uses);
   text += fmt::format(", vocabulary {}, {} positions", vocab_size, context_length);
   if (positions != Positions::none)
     text += positions == Positions::rotary ? ", rotary" : ", learned positions";

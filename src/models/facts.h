@@ -88,6 +88,8 @@ struct ModelFacts {
   // Parts of the layers, as in the first layer that has such a part; nullopt if no layer has one.
   std::optional<AttentionFacts> attention;
   std::optional<StateSpaceFacts> state_space;
+  // Transformer blocks whose weights layers share, and the layers that use them.
+  int64_t shared_blocks = 0, shared_uses = 0;
   // With state spaces: the blocks of all layers in Megatron-LM's letters, M (state space), *
   // (attention), + (multi-latent attention), - (MLP), E (experts); empty if they have other ones.
   std::string hybrid_pattern;

@@ -156,6 +156,12 @@ class ModelDefinition {
     static_cast<void>(tensor);
     return {};
   }
+  // Published directories may have a copy of a shared block for each layer that uses it. Returns
+  // the name of the tensor that `tensor`, which the model does not have, is a copy of; "": of none.
+  virtual std::string original_of_copy(std::string_view tensor) const {
+    static_cast<void>(tensor);
+    return {};
+  }
   // Prefix of every name that directories saved from the model without its head lack; "": there are
   // no such directories.
   virtual std::string_view base_prefix() const { return {}; }

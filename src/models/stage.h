@@ -31,9 +31,10 @@ struct Flow {
 };
 // A section of the model that can be scheduled by itself.
 using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
-// Names in a Bundle: the value that layers pass on, the output of an encoder, and, while an encoder
-// reads its text, the embeddings of the decoder's.
-inline constexpr std::string_view kHidden = "hidden", kEncoded = "encoded", kTarget = "target";
+// Names in a Bundle: the value that layers pass on; the output of an encoder, and, while an encoder
+// reads its text, the embeddings of the decoder's; the output of the embedding, if layers read it.
+inline constexpr std::string_view kHidden = "hidden", kEncoded = "encoded", kTarget = "target",
+                                  kEmbedded = "embedded";
 
 // Unit of recompute, gathering and offload: the embedding, or a layer. It has several segments if
 // calls to other ranks may be in flight between them. The first segment takes and the last one

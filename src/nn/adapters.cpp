@@ -23,11 +23,11 @@ std::string module_of(const CanonicalTensor& tensor) {
 
 }  // namespace
 
-const ParameterSpec& Builder::spec_of(const Parameter& parameter) const {
+ParameterSpec& Builder::spec_of(const Parameter& parameter) const {
   const auto spec = std::ranges::find(parameters_, &parameter, [](const auto& placed) {
     return &std::as_const(placed->parameter);
   });
-  MG_ASSERT(spec != parameters_.end() && (*spec)->whole.rank() == 2);
+  MG_ASSERT(spec != parameters_.end());
   return **spec;
 }
 
@@ -49,8 +49,8 @@ std::vector<Builder::AdaptedPart> Builder::adapted_parts(const ParameterSpec& ma
   return parts;
 }
 
-Parameter& Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPart> parts,
-                          size_t index) {
+Weight Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPart> parts,
+                      size_t index) {
   const int64_t in = matrix.whole[1];
   parallel::Placement whole;
   int64_t rank = 0;
@@ -70,9 +70,11 @@ Parameter& Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPa
   Options options{.partial = tensor().size() > 1};
   if (const Division* columns = division_of(matrix, 1)) options = {.divisions = {*columns}};
   if (matrix.divisions.empty()) options.partial.reset();
-  Parameter& a = add(matrix.parameter.name + ".lora_a." + std::to_string(index), std::move(whole),
-                     {rank, in}, init, std::move(options));
-  for (const AdaptedPart& part : parts) parameters_.back()->matrices.push_back(part.adapter.rank);
+  const Weight a = add(matrix.parameter.name + ".lora_a." + std::to_string(index), std::move(whole),
+                       {rank, in}, init, std::move(options));
+  std::vector<int64_t> ranks;
+  for (const AdaptedPart& part : parts) ranks.push_back(part.adapter.rank);
+  spec_of(*a.parameter).matrices = std::move(ranks);
   return a;
 }
 
@@ -108,7 +110,7 @@ ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart
   }
   if (matrix.divisions.empty()) options.partial.reset();
   const auto added_tensor = [&](AdapterTensor tensor, Shape shape, const char* name,
-                                parallel::Init init) -> Parameter& {
+                                parallel::Init init) {
     const CanonicalTensor canonical{
         .name = adapters_->stored_name(part.module, tensor), .global = shape, .held = {{0, rows}}};
     return add(fmt::format("{}.{}.{}", matrix.parameter.name, name, index),
@@ -117,7 +119,7 @@ ops::LowRank::Part Builder::add_b(const ParameterSpec& matrix, const AdaptedPart
   const int64_t rank = part.adapter.rank;
   added.b = added_tensor(AdapterTensor::b, {part.rows, rank}, "lora_b",
                          adapters_->random_b ? uniform_by(rank) : zeros());
-  parameters_.back()->rate_multiplier = adapters_->b_rate;
+  spec_of(*added.b.parameter).rate_multiplier = adapters_->b_rate;
   if (part.adapter.magnitude)
     added.magnitude = added_tensor(AdapterTensor::magnitude, {part.rows}, "lora_magnitude", ones());
   if (part.adapter.b_bias)
@@ -140,6 +142,7 @@ ops::LowRank::Block Builder::add_block(const ParameterSpec& matrix,
 ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
   if (adapters_ == nullptr) return {};
   const ParameterSpec& placed = spec_of(matrix);
+  MG_ASSERT(placed.whole.rank() == 2);
   const std::vector<AdaptedPart> parts = adapted_parts(placed, kind);
   ops::LowRank adapter{.row_width = placed.whole[1]};
   if (division_of(placed, 1) != nullptr && tensor().size() > 1)
@@ -158,7 +161,10 @@ ops::LowRank Builder::add_adapter(const Parameter& matrix, AdaptedKind kind) {
     begin = end;
   }
   if (adapter) adapter.dropout = dropout_of(placed, parts[0].adapter.dropout);
-  if (adapter && kind == AdaptedKind::linear) added_.emplace_back(matrix.name, adapter);
+  const bool listed = std::ranges::find(added_, matrix.name, [](const auto& a) -> const auto& {
+                        return a.first;
+                      }) != added_.end();  // by another use of a shared module
+  if (adapter && kind == AdaptedKind::linear && !listed) added_.emplace_back(matrix.name, adapter);
   return adapter;
 }
 

@@ -36,6 +36,12 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
   return c;
 }
 
+// Layers that share a module have dropout of their own.
+std::string dropout_name(const Builder& builder, const std::string& name) {
+  if (builder.shared() == nullptr || builder.shared()->use == 0) return name + ".dropout";
+  return fmt::format("{}.{}.dropout", name, builder.shared()->use);
+}
+
 std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
   const int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size;
   if (c.output_gate) return {q, q, k, k};
@@ -122,7 +128,8 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
       place_(place),
       tensor_(builder.tensor()),
       context_(builder.ranks().context_parallel(place.index)),
-      qkv_(builder, name + ".qkv", place.hidden, qkv_blocks(config), config.qkv_bias, place.init),
+      qkv_(builder, name + ".qkv", place.input > 0 ? place.input : place.hidden, qkv_blocks(config),
+           config.qkv_bias, place.init),
       q_norm_(add_norm(builder, name + ".q_norm", config.heads)),
       k_norm_(add_norm(builder, name + ".k_norm", config.kv_heads)),
       sinks_(config.sinks == Sinks::learned
@@ -133,7 +140,7 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
               config.output_bias, place.output_init),
       heads_(config.heads / tensor_.size()),
       kv_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
-      dropout_stream_(hash_name(name + ".dropout")) {
+      dropout_stream_(hash_name(dropout_name(builder, name))) {
   check_exchange(config.heads, config.kv_heads, tensor_.size(), context_);
   if (config.sinks != Sinks::zero) return;
   Runtime& runtime = builder.runtime();

@@ -51,6 +51,7 @@ struct AttentionConfig {
 // Per-layer properties of attention that are not in its config.
 struct AttentionPlace {
   int64_t hidden = 0;
+  int64_t input = 0;                         // width of x; 0: hidden
   NormConfig norm;                           // norm of queries and keys
   const RotaryTables* rotary = nullptr;      // borrowed; null: no rotation
   const RotaryTable* temperature = nullptr;  // borrowed; null: none
@@ -74,9 +75,9 @@ Var attend_texts(Tape& tape, const ops::Heads& heads, const ops::AttentionOption
 void check_exchange(int64_t heads, int64_t kv_heads, int tensor,
                     const parallel::ContextParallel& context);
 
-// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], with an output gate [(2N+2K) D, H] = [q
-// | gate | k | v], <name>.output.weight [H, N D], their biases, <name>.q_norm.weight and
-// k_norm.weight ([D], or for full_width [N D] and [K D]) with biases for LayerNorm, and
+// Parameters <name>.qkv.weight [(N+2K) D, input] = [q | k | v], with an output gate [(2N+2K) D,
+// input] = [q | gate | k | v], <name>.output.weight [H, N D], their biases, <name>.q_norm.weight
+// and k_norm.weight ([D], or for full_width [N D] and [K D]) with biases for LayerNorm, and
 // <name>.sinks [N]. Tensor-parallel ranks hold equal shares of the heads: N must be a multiple of
 // their number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
 // queries); otherwise the constructor throws Error naming the numbers and flags.

@@ -46,25 +46,43 @@ void Builder::place(parallel::ParameterSpec& placed, const std::string& name,
   placed.parameter.value = shape_only(shape, type, name);
 }
 
-Parameter& Builder::add(const std::string& name, parallel::Placement whole, Shape shape,
-                        parallel::Init init, Options options) {
-  auto placed = std::make_unique<parallel::ParameterSpec>();
-  placed->parameter.uses.resize(static_cast<size_t>(options.uses));
-  const DType type = options.type.value_or(type_);
-  place(*placed, name, std::move(whole), shape, type, init, std::move(options));
-  parameters_.push_back(std::move(placed));
-  return parameters_.back()->parameter;
+parallel::ParameterSpec* Builder::find(const std::string& name) const {
+  const auto found = std::ranges::find(
+      parameters_, name, [](const auto& placed) -> const auto& { return placed->parameter.name; });
+  return found == parameters_.end() ? nullptr : found->get();
 }
 
-Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init,
-                        Options options) {
+Weight Builder::add(const std::string& name, parallel::Placement whole, Shape shape,
+                    parallel::Init init, Options options) {
+  if (parallel::ParameterSpec* there = shared_ == nullptr ? nullptr : find(name)) {
+    MG_ASSERT(there->whole == shape && options.uses == 1);
+    Parameter& parameter = there->parameter;
+    parameter.uses.emplace_back();
+    used_.push_back(&parameter);
+    return {parameter, static_cast<int>(parameter.uses.size()) - 1};
+  }
+  auto placed = std::make_unique<parallel::ParameterSpec>();
+  Parameter& parameter = placed->parameter;
+  parameter.uses.resize(static_cast<size_t>(options.uses));
+  const DType type = options.type.value_or(type_);
+  place(*placed, name, std::move(whole), shape, type, init, std::move(options));
+  if (shared_ != nullptr) {
+    placed->used_in = shared_->layers;
+    placed->first_use = static_cast<int>(shared_->use);
+  }
+  parameters_.push_back(std::move(placed));
+  used_.push_back(&parameter);
+  return parameter;
+}
+
+Weight Builder::add(const std::string& name, Shape shape, parallel::Init init, Options options) {
   parallel::Placement whole = placement_(name, shape);
   const bool trained =
       adapters_ == nullptr ||
       std::ranges::all_of(whole.tensors, adapters_->trains, &parallel::CanonicalTensor::name);
-  Parameter& parameter = add(name, std::move(whole), std::move(shape), init, std::move(options));
-  parameter.trainable = trained;
-  return parameter;
+  const Weight weight = add(name, std::move(whole), std::move(shape), init, std::move(options));
+  weight.parameter->trainable = trained;
+  return weight;
 }
 
 ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::Init init,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,11 +50,45 @@ class Builder {
   };
   // Adds a parameter whose value has a shape and a type but no memory yet (parallel::allocate,
   // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to
-  // parameters of two or more dims.
-  Parameter& add(const std::string& name, Shape shape, parallel::Init init, Options options);
-  Parameter& add(const std::string& name, Shape shape, parallel::Init init) {
+  // parameters of two or more dims. Returns its first use; for a parameter of a shared module that
+  // is there already, the next use.
+  Weight add(const std::string& name, Shape shape, parallel::Init init, Options options);
+  Weight add(const std::string& name, Shape shape, parallel::Init init) {
     return add(name, shape, init, Options());
   }
+
+  // A module that several layers of the model use. The layers of one chunk share its parameters,
+  // which have an accumulator of gradients for each of them.
+  struct SharedModule {
+    std::vector<int64_t> layers;  // all that use it, in order
+    size_t use = 0;               // index of the one that is built
+    // Low-rank additions to the outputs of linear layers, by the layers' names: y += b a x, whose
+    // matrices each use has for itself. names: of one addition for all outputs, or one for each
+    // block of them. rank: width of a x.
+    struct Additions {
+      std::vector<std::string> names;
+      int64_t rank = 0;
+    };
+    std::map<std::string, Additions> additions;
+  };
+  // While it exists, the parameters that are added are those of a shared module.
+  class Sharing {
+   public:
+    Sharing(Builder& builder, const SharedModule* module)
+        : builder_(builder), outer_(std::exchange(builder.shared_, module)) {}
+    ~Sharing() { builder_.shared_ = outer_; }
+    Sharing(const Sharing&) = delete;
+    Sharing& operator=(const Sharing&) = delete;
+
+   private:
+    Builder& builder_;
+    const SharedModule* outer_;
+  };
+  // The module within a Sharing; null: none.
+  const SharedModule* shared() const { return shared_; }
+  // Returns the parameters that were added or used again since the last call.
+  std::vector<Parameter*> take_used() { return std::exchange(used_, {}); }
+
   // Adds the adapters of a matrix [out,in] that was added before, divided like the matrix, as
   // parameters <name>.lora_a.<i> and .lora_b.<i>; none if no canonical tensor of it has one.
   ops::LowRank add_adapter(const Parameter& matrix, AdaptedKind kind = AdaptedKind::linear);
@@ -104,8 +139,8 @@ class Builder {
  private:
   void place(parallel::ParameterSpec& placed, const std::string& name, parallel::Placement whole,
              Shape shape, DType type, parallel::Init init, Options options) const;
-  Parameter& add(const std::string& name, parallel::Placement whole, Shape shape,
-                 parallel::Init init, Options options);
+  Weight add(const std::string& name, parallel::Placement whole, Shape shape, parallel::Init init,
+             Options options);
   // A canonical tensor of a matrix, its adapter, and the consecutive rows of the whole matrix that
   // belong to it.
   struct AdaptedPart {
@@ -114,13 +149,14 @@ class Builder {
     AdapterRules::Adapter adapter;
     int64_t begin = 0, rows = 0;
   };
-  const parallel::ParameterSpec& spec_of(const Parameter& parameter) const;
+  parallel::ParameterSpec* find(const std::string& name) const;
+  parallel::ParameterSpec& spec_of(const Parameter& parameter) const;
   std::vector<AdaptedPart> adapted_parts(const parallel::ParameterSpec& matrix,
                                          AdaptedKind kind) const;
   ops::LowRank::Block add_block(const parallel::ParameterSpec& matrix,
                                 std::span<const AdaptedPart> parts, size_t index);
-  Parameter& add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
-                   size_t index);
+  Weight add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
+               size_t index);
   ops::LowRank::Dropout dropout_of(const parallel::ParameterSpec& matrix, double p) const;
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
@@ -128,8 +164,8 @@ class Builder {
   // The canonical tensors of the same rows of all experts, and their adapter.
   struct AdaptedExperts;
   std::vector<AdaptedExperts> adapted_experts(const parallel::ParameterSpec& matrices) const;
-  Parameter& add_expert_tensor(const parallel::ParameterSpec& matrices,
-                               const AdaptedExperts& experts, bool is_b, const std::string& name);
+  Weight add_expert_tensor(const parallel::ParameterSpec& matrices, const AdaptedExperts& experts,
+                           bool is_b, const std::string& name);
 
   Runtime& runtime_;
   DType type_;
@@ -137,6 +173,8 @@ class Builder {
   parallel::ModelRanks ranks_;
   const AdapterRules* adapters_;
   uint64_t seed_;
+  const SharedModule* shared_ = nullptr;
+  std::vector<Parameter*> used_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::pair<std::string, ops::ExpertLowRank>> added_to_experts_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;

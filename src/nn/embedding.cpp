@@ -10,9 +10,11 @@ namespace megatron::nn {
 VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary,
                                  int64_t hidden, parallel::Init init, std::span<const int> uses)
     : tensor_(builder.tensor()),
-      weight_(&builder.add(name + ".weight", {vocabulary, hidden}, init,
-                           {.uses = static_cast<int>(uses.size()),
-                            .divisions = {{.axis = 0, .blocks = {vocabulary}}}})),
+      weight_(builder
+                  .add(name + ".weight", {vocabulary, hidden}, init,
+                       {.uses = static_cast<int>(uses.size()),
+                        .divisions = {{.axis = 0, .blocks = {vocabulary}}}})
+                  .parameter),
       vocabulary_(vocabulary),
       first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {
   for (size_t u = 0; u < uses.size(); ++u) weight_->uses[u].ops = uses[u];

@@ -79,8 +79,8 @@ std::vector<Builder::AdaptedExperts> Builder::adapted_experts(const ParameterSpe
   return parts;
 }
 
-Parameter& Builder::add_expert_tensor(const ParameterSpec& matrices, const AdaptedExperts& experts,
-                                      bool is_b, const std::string& name) {
+Weight Builder::add_expert_tensor(const ParameterSpec& matrices, const AdaptedExperts& experts,
+                                  bool is_b, const std::string& name) {
   const int64_t rank = experts.adapter->rank, in = matrices.whole[2];
   const int64_t rows = is_b ? experts.rows : rank, columns = is_b ? rank : in;
   parallel::Placement whole;

@@ -15,7 +15,7 @@ namespace {
 // Description of a rank's parameter that the other ranks receive.
 struct Described {
   int64_t name = 0;      // hash of the name
-  int64_t layer = -1;    // layer number in its name
+  int64_t layer = -1;    // that first uses it: the number in its name, if it has one use
   int64_t elements = 0;  // in this rank's slice
   int64_t first = 0;     // ParameterSpec::first_element(), which differs between slices
 };
@@ -38,10 +38,11 @@ std::vector<Described> described(std::span<const parallel::Shard> shards) {
   std::vector<Described> all;
   for (const parallel::Shard& shard : shards) {
     const parallel::ParameterSpec& placed = *shard.placed;
-    all.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
-                   .layer = layer_of(placed.parameter.name),
-                   .elements = placed.parameter.value.elements(),
-                   .first = placed.first_element()});
+    all.push_back(
+        {.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
+         .layer = placed.used_in.empty() ? layer_of(placed.parameter.name) : placed.used_in.front(),
+         .elements = placed.parameter.value.elements(),
+         .first = placed.first_element()});
   }
   return all;
 }

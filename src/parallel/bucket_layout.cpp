@@ -83,7 +83,7 @@ class Filler {
   void add(ParameterSpec& placed, size_t index) {
     const std::vector<int>& spans = spans_of_[&placed.parameter];
     const bool several = placed.parameter.uses.size() > 1 || spans.size() > 1;
-    const bool tied = placed.tied_across_stages;
+    const bool tied = placed.tied_across_stages();
     const bool alone = rules_.shared_apart && several;
     const bool trainable = placed.parameter.trainable;
     const int span = !rules_.by_span || spans.empty() ? -1 : spans[0];

@@ -44,8 +44,8 @@ struct Replicas {
 struct DataParallelGroups {
   Replicas dense, expert;  // selected by ParameterSpec::is_expert
   ModelRanks ranks;        // sum the gradients marked ParameterSpec::partial
-  // First and last stage: sums gradients marked tied_across_stages.
-  comm::Group* embedding = nullptr;
+  // Pipeline stages, which sum the gradients of parameters that several of them hold.
+  comm::Group* stages = nullptr;
 
   const Replicas& replicas(bool of_experts) const { return of_experts ? expert : dense; }
 };
@@ -57,9 +57,9 @@ struct DataParallelGroups {
 // equally many gradients of each parameter in a step, even of an expert without tokens. Shards of a
 // bucket have equal sizes; a border between them cuts a parameter only at a multiple of kNormBlock
 // of its elements, so that no block of the gradient norm is ever cut. Sums over ranks are those of
-// the raw gradients, in rank order in f32 (f64): over their group for partial ones, then over
-// stages for tied ones, then over shards, then over instances; the caller divides. One shard: no
-// sharding.
+// the raw gradients, in rank order in f32 (f64): over the uses of a parameter, from the last to the
+// first, which may be on several stages; then over their group for partial ones, then over shards,
+// then over instances; the caller divides. One shard: no sharding.
 //
 // With Sharding::gradients and parameters a bucket's gradients have memory from the first write
 // (gradient_begins) until the micro-batch's gradients are reduced: for at most two buckets at once.

@@ -1,11 +1,18 @@
 #include "parallel/gradient_buckets.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "kernels/table.h"
 
 namespace megatron::parallel {
+namespace {
+
+constexpr const char* kTiedCall = "tied gradients";
+
+}  // namespace
+
 GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
                                  const DataParallelGroups& groups, Runtime& runtime,
                                  Sharding sharding, bool overlap)
@@ -28,7 +35,8 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
     for (const Bucket::Entry& entry : bucket.entries) {
       const bool is_new = bucket_of_.emplace(&entry.placed->parameter, index).second;
       MG_ASSERT(is_new);
-      if (entry.placed->tied_across_stages) tied_.push_back(entry.placed);
+      if (entry.placed->tied_across_stages())
+        tied_[entry.placed->parameter.name].copies.push_back(entry.placed);
     }
     const DType type = kernels::accumulator(bucket.type());
     MG_ASSERT(kept == 0 || type == type_);
@@ -59,21 +67,15 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
     }
   }
   in_flight_.reserve(states_.size());
-  // The copy for the embedding comes first, the order in which a single stage adds its uses.
-  if (tied_.size() < 2) tied_.clear();
-  std::ranges::stable_sort(tied_, [](const ParameterSpec* a, const ParameterSpec* b) {
-    return a->counted && !b->counted;
-  });
 }
 
 // True if its sum cannot begin before all backwards are done: another stage takes part in it, or
 // nothing may overlap with compute.
 bool GradientBuckets::defers(const State& state) const {
   if (!state.once) return false;
-  return !overlap_ || ((groups_.embedding != nullptr || !tied_.empty()) &&
-                       std::ranges::any_of(state.bucket->entries, [](const Bucket::Entry& e) {
-                         return e.placed->tied_across_stages;
-                       }));
+  return !overlap_ || std::ranges::any_of(state.bucket->entries, [](const Bucket::Entry& e) {
+    return e.placed->tied_across_stages();
+  });
 }
 
 int GradientBuckets::micro_batches_final(const State& state) const {
@@ -150,23 +152,67 @@ void GradientBuckets::final(Parameter& parameter) {
   }
 }
 
-// Adds the gradients of both copies of a tied parameter if this rank holds both, because its stage
-// has both ends of the model (zb-v).
-void GradientBuckets::sum_tied_copies() {
-  if (tied_.empty()) return;
+const Parameter::Use* GradientBuckets::Tied::use(size_t index) const {
+  for (ParameterSpec* copy : copies) {
+    const auto first = static_cast<size_t>(copy->first_use);
+    if (index >= first && index < first + copy->parameter.uses.size())
+      return &copy->parameter.uses[index - first];
+  }
+  return nullptr;
+}
+
+// Adds the gradients of all uses, from the last one to the first, which is the order of a single
+// chunk (complete()). The accumulator of the first use then has the sum.
+void GradientBuckets::add_uses(const Tied& tied) {
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
-  const Tensor& sum = tied_[0]->parameter.uses[0].grad;
-  for (const ParameterSpec* placed : tied_) complete(states_[bucket_of_.at(&placed->parameter)]);
-  for (size_t i = 1; i < tied_.size(); ++i)
-    kernels.add({sum, tied_[i]->parameter.uses[0].grad, sum}, stream);
-  for (size_t i = 1; i < tied_.size(); ++i)
-    kernels.copy({.x = sum, .out = tied_[i]->parameter.uses[0].grad}, stream);
-  for (ParameterSpec* placed : tied_) placed->parameter.uses[0].started = true;
+  const std::vector<int>& stages = tied.copies[0]->use_stages;
+  Tensor sum, received;
+  for (size_t u = stages.size(); u-- > 0;) {
+    const Parameter::Use* own = tied.use(u);
+    if (own == nullptr) continue;
+    if (!own->started) kernels.fill({own->grad, 0}, stream);
+    const bool last = u + 1 == stages.size();
+    if (!last && tied.use(u + 1) == nullptr) {
+      if (!received.defined())
+        received = Tensor::empty(runtime_.arena(MemoryClass::scratch), own->grad.shape(), type_,
+                                 kTiedCall);
+      groups_.stages->recv(received, stages[u + 1], stream, kTiedCall).wait(stream);
+      sum = received;
+    }
+    if (!last) kernels.add({own->grad, sum, own->grad}, stream);
+    sum = own->grad;
+    if (u > 0 && tied.use(u - 1) == nullptr)
+      groups_.stages->send(sum, stages[u - 1], stream, kTiedCall).wait(stream);
+  }
+}
+
+// Gives every copy the sum over all uses.
+void GradientBuckets::sum(const Tied& tied) {
+  Stream& stream = runtime_.stream();
+  const std::vector<int>& stages = tied.copies[0]->use_stages;
+  MG_ASSERT(stages.size() == tied.copies[0]->used_in.size());
+  add_uses(tied);
+  const ParameterSpec* const first =
+      *std::ranges::min_element(tied.copies, {}, &ParameterSpec::first_use);
+  const Tensor& total = first->parameter.uses[0].grad;
+  if (first->first_use == 0) {
+    std::set<int> others(stages.begin(), stages.end());
+    others.erase(stages[0]);
+    for (const int stage : others)
+      groups_.stages->send(total, stage, stream, kTiedCall).wait(stream);
+  } else {
+    groups_.stages->recv(total, stages[0], stream, kTiedCall).wait(stream);
+  }
+  for (ParameterSpec* copy : tied.copies) {
+    Parameter::Use& use = copy->parameter.uses[0];
+    if (copy != first) kernels::table(stream).copy({.x = total, .out = use.grad}, stream);
+    use.started = true;
+  }
 }
 
 void GradientBuckets::finish() {
-  sum_tied_copies();
+  for (const auto& [name, tied] : tied_) sum(tied);
   for (State& state : states_) {
     if (state.bucket->trainable && state.reduced < micro_batches_) reduce(state, micro_batches_);
   }
@@ -177,12 +223,12 @@ void GradientBuckets::finish() {
   }
 }
 
-// Adds every use's gradient to the first one's; missing ones are zero. The last ones come first,
-// as if a later stage of a pipeline, which has all uses but the first, had added its own.
+// Adds every use's gradient to the first one's, the last ones first; missing ones are zero.
 void GradientBuckets::complete(State& state) {
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
   for (const Bucket::Entry& entry : state.bucket->entries) {
+    if (entry.placed->tied_across_stages()) continue;  // sum() has done so
     std::vector<Parameter::Use>& uses = entry.placed->parameter.uses;
     for (size_t u = uses.size(); u-- > 0;) {
       if (!uses[u].started) kernels.fill({uses[u].grad, 0}, stream);
@@ -202,13 +248,6 @@ void GradientBuckets::reduce(State& state, int micro_batches) {
     if (size_of(group) == 1) continue;
     const Tensor gradients = state.full.slice(0, partial.begin, partial.end - partial.begin);
     group->all_reduce(gradients, comm::Reduce::sum, stream, state.call_partial).wait(stream);
-  }
-  for (const Bucket::Entry& entry : bucket.entries) {
-    if (size_of(groups_.embedding) == 1 || !entry.placed->tied_across_stages) continue;
-    groups_.embedding
-        ->all_reduce(entry.placed->parameter.uses[0].grad, comm::Reduce::sum, stream,
-                     "tied gradients")
-        .wait(stream);
   }
   state.reduced = micro_batches;
   state.last = micro_batches == micro_batches_;

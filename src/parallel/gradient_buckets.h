@@ -1,6 +1,7 @@
 // Gradients of a stage's buckets: their memory and their sums over ranks.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 
@@ -46,7 +47,13 @@ class GradientBuckets {
   void open(State& state);
   void close(State& state);
   void complete(State& state);
-  void sum_tied_copies();
+  // A parameter that several chunks hold, and this rank's copies of it.
+  struct Tied {
+    std::vector<ParameterSpec*> copies;
+    const Parameter::Use* use(size_t index) const;  // null: another stage's
+  };
+  void sum(const Tied& tied);
+  void add_uses(const Tied& tied);
   void reduce(State& state, int micro_batches);
   void reduce_over_shards(State& state);
   void settle(State& state);
@@ -58,7 +65,7 @@ class GradientBuckets {
   DType type_ = DType::f32;
   std::vector<State> states_;
   std::unordered_map<const Parameter*, size_t> bucket_of_;
-  std::vector<ParameterSpec*> tied_;  // both copies of a tied parameter if this rank has both
+  std::map<std::string, Tied> tied_;  // by name: stages have the same order
   std::vector<size_t> in_flight_;  // buckets whose sum over shards is in flight, in order of start
   int micro_batches_ = 0;
 };

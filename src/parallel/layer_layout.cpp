@@ -274,6 +274,21 @@ int64_t predictions_of_layout(const std::string& layout) {
   return std::ranges::count(symbols, 'm', &Symbol::symbol);
 }
 
+std::vector<int> stages_of_uses(std::span<const int64_t> used_in, int64_t num_layers,
+                                std::span<const ModelPart> parts, const PipelineShape& shape) {
+  std::vector<int> stages;
+  for (const int64_t place : used_in) {
+    const auto part = std::ranges::find_if(parts, [&](const ModelPart& p) {
+      if (place < 0) return p.embedding;
+      if (place == num_layers) return p.head;
+      return place >= p.first_layer && place < p.first_layer + p.layers;
+    });
+    MG_ASSERT(part != parts.end());
+    stages.push_back(shape.stage_of(static_cast<int>(part - parts.begin())));
+  }
+  return stages;
+}
+
 int virtual_stages_of_layout(const std::string& layout) {
   const Symbols symbols = LayoutReader(layout).read();
   return 1 + static_cast<int>(std::count_if(symbols.begin(), symbols.end(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ struct LayerPlacement {
 // string, the character and its position.
 std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& shape,
                                     const LayerPlacement& placement);
+
+// The pipeline stage of each of a parameter's uses (ParameterSpec::used_in). parts: by virtual
+// stage.
+std::vector<int> stages_of_uses(std::span<const int64_t> used_in, int64_t num_layers,
+                                std::span<const ModelPart> parts, const PipelineShape& shape);
 
 // Number of virtual stages in a layout string.
 int virtual_stages_of_layout(const std::string& layout);

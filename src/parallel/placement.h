@@ -117,9 +117,14 @@ struct ParameterSpec {
   // True if this rank counts it in norms: among the ranks of its module's groups (and pipeline
   // stages) that hold the same elements, the first does.
   bool counted = true;
-  // True if another pipeline stage holds it, too, for another use (tied embeddings): they share one
-  // gradient.
-  bool tied_across_stages = false;
+  // Where the model uses a parameter that has several uses, in order: the number of a layer, -1 for
+  // the embedding of tokens, the number of layers for the head. This chunk has the uses from
+  // first_use on, as many as its Parameter. Empty: one use.
+  std::vector<int64_t> used_in;
+  int first_use = 0;
+  std::vector<int> use_stages;  // pipeline stage of each of them (stages_of_uses); set for training
+  // True if other chunks hold it, too, for other uses: they share one gradient.
+  bool tied_across_stages() const { return used_in.size() > parameter.uses.size(); }
 
   // True if divided among the ranks of RankGroup::expert. Its replicas are on other ranks than
   // those of dense layers.

@@ -19,17 +19,6 @@ std::unique_ptr<comm::Group> async(comm::Group* group) {
   return comm::async(group->split(0, group->rank(), group->size()));
 }
 
-// Group of the stages that hold the first and the last virtual stage; null on other stages and if
-// both are the same. Collective over the stages.
-std::unique_ptr<comm::Group> embedding_group(const PipelineShape& shape, comm::Group& stages) {
-  const int first = shape.stage_of(0), last = shape.stage_of(shape.virtual_stages() - 1);
-  if (first == last) return nullptr;
-  const int stage = stages.rank();
-  const bool member = stage == first || stage == last;
-  auto group = stages.split(member ? 0 : 1 + stage, stage == last ? 1 : 0, member ? 2 : 1);
-  return member ? std::move(group) : nullptr;
-}
-
 }  // namespace
 
 Ranks::Ranks(const RanksOptions& options, comm::Group& world)
@@ -43,7 +32,6 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
     norm_ = world.split(replicas().rank() / shards, world.rank(), world.size() / instances);
   }
   comm::Group& stages = mesh_.group(Axis::pp);
-  embedding_ = embedding_group(options_.pipeline, stages);
   if (options_.async_experts) experts_async_ = async(&mesh_.expert_group({Axis::tp, Axis::ep}));
   if (!options_.async) return;
   tensor_async_ = async(&mesh_.group(Axis::tp));
@@ -103,7 +91,7 @@ DataParallelGroups Ranks::data_parallel() const {
   groups.dense = replicas(replicas(), dense_);
   groups.expert = has_experts() ? replicas(expert_data(), expert_) : groups.dense;
   groups.ranks = modules();
-  groups.embedding = embedding_.get();
+  groups.stages = stages();
   return groups;
 }
 
@@ -123,7 +111,7 @@ double Ranks::seconds() const {
       &world(),        &replicas(),     m.tensor.group, m.tensor.async,       m.context,
       m.context_async, m.context_inner, m.context_ring, m.context_ring_async, m.expert,
       m.expert_tensor, stages(),        m.experts,      m.experts_async,      norm(),
-      stages_async(),  embedding_.get()};
+      stages_async()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

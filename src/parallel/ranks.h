@@ -85,8 +85,8 @@ class Ranks {
   RanksOptions options_;
   Mesh mesh_;
   OwnReplicas dense_, expert_;
-  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_, experts_async_,
-      context_async_, context_ring_async_;
+  std::unique_ptr<comm::Group> norm_, tensor_async_, stages_async_, experts_async_, context_async_,
+      context_ring_async_;
 };
 
 }  // namespace megatron::parallel

@@ -55,9 +55,9 @@ comm::Work unreduced(comm::Group& group, const comm::GroupCall& call, Stream& st
   return group.make(call, stream);
 }
 
-// Doubles a tied gradient on the last stage, the second of the two that hold the parameter.
+// Doubles the gradient of a tied parameter that a later stage sends to the first.
 comm::Work tied_gradient_twice(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
-  if (is(call, comm::Operation::all_reduce, kTiedGradients) && group.rank() == 1) scale(call.in, 2);
+  if (is(call, comm::Operation::send, kTiedGradients) && group.rank() > 0) scale(call.in, 2);
   return group.make(call, stream);
 }
 

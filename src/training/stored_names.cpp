@@ -206,6 +206,12 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
                   "differ, but a layer of multi-token prediction shares the model's own; give "
                   "--mtp-num-layers 0 to train without that layer");
       left_out_.push_back({stored, "is " + original});
+    } else if (const std::string block = of(model->original_of_copy(name));
+               directory.find(block) != nullptr) {
+      check_equal(directory, stored, block,
+                  "differ, but both are weights of one block that layers share (num_mem_blocks in "
+                  "config.json says how many blocks there are)");
+      left_out_.push_back({stored, "is " + block});
     } else if (model->is_surplus(name)) {
       left_out_.push_back({stored, "is not needed"});
     } else if (!layer.empty() && search.has(layer + ".eh_proj.weight")) {

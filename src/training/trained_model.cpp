@@ -35,6 +35,9 @@ ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
     const auto virtual_stage = static_cast<size_t>(shape.virtual_stage(ranks.stage(), chunk));
     owned_.push_back(model.build(runtime, type, seed, parts[virtual_stage], ranks.modules()));
     chunks_.push_back(owned_.back().get());
+    for (parallel::ParameterSpec* placed : chunks_.back()->parameters())
+      placed->use_stages =
+          parallel::stages_of_uses(placed->used_in, model->num_layers(), parts, shape);
     frozen.apply(*chunks_.back());
   }
 }

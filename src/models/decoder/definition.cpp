@@ -50,6 +50,9 @@ class DecoderDefinition final : public ModelDefinition,
     }
     return {};
   }
+  std::string original_of_copy(std::string_view tensor) const override {
+    return original_in_block(family_.tensors(v_), v_, tensor);
+  }
   std::string_view base_prefix() const override { return family_.base_prefix; }
   std::vector<MetricDefinition> metrics() const override {
     std::vector<nn::ExpertLayer> layers;

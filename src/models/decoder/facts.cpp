@@ -1,3 +1,5 @@
+#include <set>
+
 #include "models/decoder/definition_parts.h"
 #include "models/decoder/feed_forwards/all.h"
 #include "models/decoder/mixers/all.h"
@@ -39,7 +41,13 @@ int64_t parameter_count(const DecoderValue& v) {
   } else if (v.untied && !v.headless) {
     size += v.vocab_size * h;
   }
-  for (const LayerValue& layer : v.layers) size += count(layer, h);
+  std::set<int64_t> blocks;  // those counted
+  for (const LayerValue& layer : v.layers) {
+    size += count(layer, h);
+    const auto* shared = std::get_if<SharedBlockConfig>(&layer.mixer);
+    if (shared != nullptr && !blocks.insert(shared->block).second)
+      size -= LayerPart<SharedBlockConfig>::shared_parameters(*shared, layer.norm, h);
+  }
   if (v.prediction.depths > 0)
     size += v.prediction.depths *
             (count(v.prediction.layer, h) + 2 * h * h + 3 * v.final_norm.parameters(h));
@@ -106,10 +114,16 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
   const auto add_facts = [&](auto kind, const auto& config) {
     decltype(kind)::add_facts(config, facts);
   };
+  std::set<int64_t> blocks;
   for (const LayerValue& layer : v.layers) {
     visit_part(layer.mixer, add_facts);
     visit_part(layer.feed_forward, add_facts);
+    const auto* shared = std::get_if<SharedBlockConfig>(&layer.mixer);
+    if (shared == nullptr) continue;
+    blocks.insert(shared->block);
+    ++facts.shared_uses;
   }
+  facts.shared_blocks = std::ssize(blocks);
   if (facts.state_space) facts.hybrid_pattern = letters_of(v);
   facts.two_sided = facts.two_sided && v.encoder_layers == 0;
   if (facts.experts)

@@ -151,12 +151,14 @@ void DecoderModel::build_positions(Runtime& runtime, DType type) {
 
 void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
   for (int64_t i = 0; i < part_.layers; ++i) {
+    static_cast<void>(builder.take_used());
     layers_.push_back(
         std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,
                                                            .positions = positions_,
                                                            .index = part_.first_layer + i,
                                                            .state_layer = i,
                                                            .seed = seed}));
+    layer_parameters_.push_back(builder.take_used());
     if (ends_encoder(i))
       encoder_norm_ = std::make_unique<nn::AddNorm>(builder, "encoder_norm", value_.hidden_size,
                                                     value_.final_norm);
@@ -240,11 +242,14 @@ void DecoderModel::list_parameters(nn::Builder& builder) {
   expert_adapters_ = builder.take_expert_adapters();
   for (const auto& placed : owned_) {
     describe(*placed, value_);
-    if (placed->role == parallel::Role::embedding &&
-        (!value_.untied || value_.prediction.depths > 0)) {
-      placed->tied_across_stages = part_.embedding != part_.head;
-      placed->counted = placed->counted && part_.embedding;
+    if (placed->role == parallel::Role::embedding) {
+      placed->used_in = {-1};
+      if (value_.prediction.depths > 0) placed->used_in.push_back(value_.num_layers());
+      if (!value_.untied) placed->used_in.push_back(value_.num_layers());
+      placed->first_use = part_.embedding ? 0 : 1;
     }
+    // Its first use counts it.
+    placed->counted = placed->counted && placed->first_use == 0;
     parameters_.push_back(placed.get());
   }
 }
@@ -275,9 +280,10 @@ void DecoderModel::list_blocks() {
                        }}});
   }
   for (int64_t i = 0; i < part_.layers; ++i) {
-    const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
+    const auto at = static_cast<size_t>(i);
+    const DecoderLayer* layer = layers_[at].get();
     const std::string name = layer_name(part_.first_layer + i);
-    blocks_.push_back({.span = {.name = name, .parameters = parameters_below({name})},
+    blocks_.push_back({.span = {.name = name, .parameters = layer_parameters_[at]},
                        .segments = layer->segments(),
                        .of_encoder = part_.first_layer + i < value_.encoder_layers,
                        .layer = true});
@@ -313,6 +319,7 @@ void DecoderModel::list_boundary() {
     std::vector<BoundaryTensor> tensors = {{.name = kHidden, .of_encoder = encodes}};
     if (encodes) tensors.push_back({.name = kTarget});
     else if (value_.encoder_layers > 0) tensors.push_back({.name = kEncoded, .of_encoder = true});
+    if (reads_embedded(value_, layer)) tensors.push_back({.name = kEmbedded});
     const nn::AttentionConfig* a =
         layer < value_.num_layers() ? value_.layer(layer).attention() : nullptr;
     if (a != nullptr && a->relative.buckets > 0 && a->relative.shared)
@@ -340,9 +347,12 @@ Var DecoderModel::without_left_out(Tape& tape, const Var& x_TH, const nn::Batch&
 }
 
 Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
-  if (value_.encoder_layers == 0)
-    return {{"hidden", embedded_text(tape, batch, *embedding_dropout_, phase)},
-            {"residual", Var()}};
+  if (value_.encoder_layers == 0) {
+    const Var x_TH = embedded_text(tape, batch, *embedding_dropout_, phase);
+    Bundle out{{"hidden", x_TH}, {"residual", Var()}};
+    if (reads_embedded(value_)) out.set(kEmbedded, x_TH);
+    return out;
+  }
   if (!models::reads_encoder(batch))
     return {{std::string(kTarget), embedded_text(tape, batch, *target_dropout_, phase)}};
   const Var source = embedded_text(tape, *batch.encoder, *embedding_dropout_, phase);

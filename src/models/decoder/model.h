@@ -104,6 +104,7 @@ class DecoderModel final : public Stage {
   std::unique_ptr<nn::Dropout> embedding_dropout_, target_dropout_;
   int prediction_use_ = 0;  // of the embedding, by the depths of prediction
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::vector<std::vector<Parameter*>> layer_parameters_;  // that each of them uses
   std::vector<std::unique_ptr<PredictionDepth>> depths_;
   std::unique_ptr<nn::AddNorm> encoder_norm_, final_norm_;            // null: there is none
   std::unique_ptr<HeadTransformLayer> head_transform_, pair_pooler_;  // or none

@@ -16,13 +16,13 @@ class PlainDecoder : private PlainParts {
   PlainDecoder(const DecoderValue& value, const FamilyTensors& map, const PlainTensors& weights)
       : PlainParts(value, map, weights), v_(value) {}
 
-  Row losses(const PlainText& text, std::span<const int32_t> labels) const {
+  Row losses(const PlainText& text, std::span<const int32_t> labels) {
     const Rows encoded = v_.encoder_layers > 0 ? this->encoded(text.encoder) : Rows();
     return losses_of(trunk(text.tokens, encoded, text.types), labels);
   }
 
   // From the first token alone.
-  double pair_loss(const PlainText& text, int32_t label) const {
+  double pair_loss(const PlainText& text, int32_t label) {
     const Rows first = {trunk(text.tokens, {}, text.types).at(0)};
     const Row pooled = transformed(first, "pooler", {.kind = HeadTransform::Kind::pooler}).at(0);
     return cross_entropy(pooled, tensor("pair.weight", {2, v_.hidden_size}),
@@ -30,7 +30,7 @@ class PlainDecoder : private PlainParts {
   }
 
   // Row k - 1: the losses of depth k, for all tokens but the last k.
-  Rows prediction_losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
+  Rows prediction_losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) {
     Rows x = trunk(tokens), losses;
     for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth) {
       const auto shift = std::min(static_cast<size_t>(depth), tokens.size());
@@ -49,8 +49,8 @@ class PlainDecoder : private PlainParts {
 
   // encoded: the encoder's output, if there is one.
   Rows trunk(std::span<const int32_t> tokens, const Rows& encoded = {},
-             std::span<const int32_t> token_types = {}) const {
-    Rows x = embedded(tokens, token_types);
+             std::span<const int32_t> token_types = {}) {
+    Rows x = embedding_ = embedded(tokens, token_types);
     for (int64_t i = v_.encoder_layers; i < v_.num_layers(); ++i) add_layer(x, i, encoded);
     return v_.has_final_norm ? normed(x, "final_norm", v_.final_norm) : x;
   }

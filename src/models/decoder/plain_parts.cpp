@@ -87,6 +87,16 @@ PlainRows PlainParts::linear(const PlainRows& x, const std::string& name, int64_
       for (size_t i = 0; i < row.size(); ++i) result[o] += row[i] * weight[o * row.size() + i];
     y.push_back(std::move(result));
   }
+  const auto found = additions_.find(name);
+  if (found == additions_.end()) return y;
+  size_t begin = 0;
+  for (const Addition& addition : found->second) {
+    const PlainRows added = linear(linear(x, addition.name + ".0", addition.rank, false),
+                                   addition.name + ".1", addition.rows, false);
+    for (size_t t = 0; t < y.size(); ++t)
+      for (size_t o = 0; o < added[t].size(); ++o) y[t][begin + o] += added[t][o];
+    begin += static_cast<size_t>(addition.rows);
+  }
   return y;
 }
 

@@ -4,8 +4,10 @@
 // tensors.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/decoder/value.h"
@@ -24,6 +26,17 @@ class PlainParts {
       : value_(value), map_(map), weights_(weights) {}
 
   const DecoderValue& model() const { return value_; }
+  // The output of the embedding.
+  const PlainRows& embedding() const { return embedding_; }
+  // linear() of this name also gives b a x: what is added to consecutive rows, in the order of the
+  // calls. Matrices <name>.0.weight (a) and <name>.1.weight (b).
+  struct Addition {
+    std::string name;
+    int64_t rows = 0, rank = 0;
+  };
+  void add(const std::string& linear, Addition addition) {
+    additions_[linear].push_back(std::move(addition));
+  }
   // Assembles a parameter of this program from the tensors on disk. Its dims are [rows], [rows,
   // columns] or [experts, rows, columns].
   PlainRow tensor(const std::string& name, const Shape& shape) const;
@@ -42,7 +55,11 @@ class PlainParts {
   // sum over s of softmax(scores)[s] * values[s]; sink: e^score of a score without a value.
   static PlainRow weighted(const PlainRow& scores, std::span<const PlainRow> values, double sink);
 
+ protected:
+  PlainRows embedding_;
+
  private:
+  std::map<std::string, std::vector<Addition>> additions_;
   const DecoderValue& value_;
   const FamilyTensors& map_;
   const PlainTensors& weights_;

@@ -43,17 +43,19 @@ struct LayerValue {
   double residual_multiplier = 1;  // factor of what is added to x
 
   bool operator==(const LayerValue&) const = default;
-  // Also of a hybrid mixer.
+  // Also of a mixer of several parts.
   const nn::AttentionConfig* attention() const {
-    const auto* hybrid = std::get_if<HybridConfig>(&mixer);
-    return hybrid != nullptr ? &hybrid->attention : std::get_if<nn::AttentionConfig>(&mixer);
+    if (const auto* hybrid = std::get_if<HybridConfig>(&mixer)) return &hybrid->attention;
+    if (const auto* shared = std::get_if<SharedBlockConfig>(&mixer)) return &shared->attention;
+    return std::get_if<nn::AttentionConfig>(&mixer);
   }
   nn::AttentionConfig* attention() {
     return const_cast<nn::AttentionConfig*>(std::as_const(*this).attention());
   }
   const nn::StateSpaceConfig* state_space() const {
-    const auto* hybrid = std::get_if<HybridConfig>(&mixer);
-    return hybrid != nullptr ? &hybrid->state_space : std::get_if<nn::StateSpaceConfig>(&mixer);
+    if (const auto* hybrid = std::get_if<HybridConfig>(&mixer)) return &hybrid->state_space;
+    if (const auto* shared = std::get_if<SharedBlockConfig>(&mixer)) return &shared->state_space;
+    return std::get_if<nn::StateSpaceConfig>(&mixer);
   }
   const nn::MlpConfig* mlp() const { return std::get_if<nn::MlpConfig>(&feed_forward); }
   nn::MlpConfig* mlp() { return std::get_if<nn::MlpConfig>(&feed_forward); }

@@ -13,13 +13,13 @@ namespace megatron::models {
 namespace {
 
 constexpr std::array kFamilies = {
-    &kGpt2,       &kLlama,   &kQwen2,      &kQwen3,      &kMistral,    &kGemma2,
-    &kGemma3Text, &kPhi3,    &kOlmo2,      &kGranite,    &kNemotron,   &kNemotronNas,
-    &kStarcoder2, &kGptNeox, &kFalcon,     &kCohere2,    &kMixtral,    &kQwen2Moe,
-    &kQwen3Moe,   &kOlmoe,   &kGlm4Moe,    &kGptOss,     &kLlama4Text, &kDeepseekV2,
-    &kDeepseekV3, &kKimiK2,  &kMamba2,     &kBamba,      &kNemotronH,  &kFalconH1,
-    &kBert,       &kRoberta, &kDistilbert, &kModernbert, &kEsm,        &kT5,
-    &kMt5,        &kUmt5,    &kMegatron};
+    &kGpt2,       &kLlama,   &kQwen2,   &kQwen3,      &kMistral,    &kGemma2,
+    &kGemma3Text, &kPhi3,    &kOlmo2,   &kGranite,    &kNemotron,   &kNemotronNas,
+    &kStarcoder2, &kGptNeox, &kFalcon,  &kCohere2,    &kMixtral,    &kQwen2Moe,
+    &kQwen3Moe,   &kOlmoe,   &kGlm4Moe, &kGptOss,     &kLlama4Text, &kDeepseekV2,
+    &kDeepseekV3, &kKimiK2,  &kMamba2,  &kBamba,      &kNemotronH,  &kFalconH1,
+    &kZamba2,     &kBert,    &kRoberta, &kDistilbert, &kModernbert, &kEsm,
+    &kT5,         &kMt5,     &kUmt5,    &kMegatron};
 
 constexpr DecoderFamily::Key kKeys[] = {
     {"--num-layers", "num_hidden_layers"},

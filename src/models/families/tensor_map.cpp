@@ -1,6 +1,7 @@
 #include "models/families/tensor_map.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "base/error.h"
@@ -174,6 +175,24 @@ parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& v
   for (const CanonicalTensor& tensor : placement.tensors) elements += tensor.global.elements();
   MG_ASSERT(elements == shape.elements());
   return placement;
+}
+
+std::string original_in_block(const FamilyTensors& map, const DecoderValue& value,
+                              std::string_view tensor) {
+  std::map<int64_t, int64_t> first;  // layer by block
+  for (int64_t i = 0; i < value.num_layers(); ++i) {
+    const auto* shared = std::get_if<SharedBlockConfig>(&value.layer(i).mixer);
+    if (shared == nullptr) continue;
+    const auto [owner, is_first] = first.emplace(shared->block, i);
+    const std::string prefix = with_layer(map.layer_prefix, std::to_string(i));
+    if (is_first || !tensor.starts_with(prefix)) continue;
+    const std::string rest(tensor.substr(prefix.size()));
+    for (const TensorName& row : map.layer)
+      if (row.ours.starts_with("attention.shared.") && rest.starts_with(row.theirs) &&
+          rest.substr(row.theirs.size()).starts_with('.'))
+        return with_layer(map.layer_prefix, std::to_string(owner->second)) + rest;
+  }
+  return {};
 }
 
 bool matches(std::string_view pattern, std::string_view name) {

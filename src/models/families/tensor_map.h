@@ -58,6 +58,11 @@ struct FamilyTensors {
 parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& value,
                                  const std::string& parameter, const Shape& shape);
 
+// The tensor of a shared block, which is named after its first layer, for a name after another
+// layer that uses the block; "" for other names.
+std::string original_in_block(const FamilyTensors& map, const DecoderValue& value,
+                              std::string_view tensor);
+
 // True for name "layers.3.x" and pattern "layers.*.x"; a pattern that ends in a dot, "layers.*.x.",
 // also matches "layers.3.x.y".
 bool matches(std::string_view pattern, std::string_view name);

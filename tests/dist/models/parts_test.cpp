@@ -60,7 +60,7 @@ PartsResult run(const testing::TinyConfig& config, DType type, const std::vector
   for (const Piece& piece : pieces) {
     for (const ParameterSpec* placed : piece.model.parameters()) {
       const std::vector<double> values = testing::gradient_of(placed->parameter);
-      if (placed->tied_across_stages && !piece.model.part().embedding) {
+      if (placed->tied_across_stages() && !piece.model.part().embedding) {
         result.gradients.accumulate(*placed, values, type != DType::f64);
       } else {
         result.gradients.add(*placed, values);

@@ -144,10 +144,11 @@ TEST(DataParallel, TiedAcrossStagesIsOneStage) {
       each_rank(4, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
         const int stage_index = world.rank() % 2, rank = world.rank() / 2;
         const auto data = world.split(stage_index, rank, 2);
-        const auto embedding = world.split(rank, stage_index, 2);
+        const auto stages = world.split(rank, stage_index, 2);
         std::vector<ToyParameter> list = toy_parameters();
         list[kTable].uses = 1;
-        list[kTable].tied_across_stages = true;
+        list[kTable].use_stages = {0, 1};
+        list[kTable].first_use = stage_index;
         list[kTable].spans = {0};
         list[kTable].seeds = {stage_index};
         ToyStage stage(runtime, stage_index == 0
@@ -155,7 +156,7 @@ TEST(DataParallel, TiedAcrossStagesIsOneStage) {
                                     : std::vector<ToyParameter>{{"norm", {9}, {0}}, list[kTable]});
         const ToyGroups made(*data, 1);
         DataParallelGroups groups = made.groups();
-        groups.embedding = embedding.get();
+        groups.stages = stages.get();
         DataParallel dp(stage.placed(), stage.spans(), groups, runtime,
                         {.sharding = sharding, .overlap_reduce = true});
         stage.fill(dp.shards());

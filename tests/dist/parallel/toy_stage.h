@@ -29,9 +29,11 @@ struct ToyParameter {
   Shape shape;
   std::vector<int> spans;  // indices
   int uses = 1;
-  bool trainable = true, partial = false, tied_across_stages = false;
-  std::optional<DType> type;  // if it differs from the stage's
-  std::vector<int> seeds;     // for the gradient of each use; default: 2 index + use
+  bool trainable = true, partial = false;
+  std::optional<DType> type;         // if it differs from the stage's
+  std::vector<int> use_stages = {};  // of a parameter that stages share
+  int first_use = 0;
+  std::vector<int> seeds;  // for the gradient of each use; default: 2 index + use
 };
 
 inline const std::vector<std::string> kToySpans = {"embedding", "layers.0", "layers.1", "layers.2",
@@ -67,7 +69,9 @@ class ToyStage {
       placed.parameter.uses.resize(static_cast<size_t>(list_[p].uses));
       placed.parameter.trainable = list_[p].trainable;
       if (list_[p].partial) placed.partial = parallel::RankGroup::tensor;
-      placed.tied_across_stages = list_[p].tied_across_stages;
+      placed.used_in.resize(list_[p].use_stages.size());
+      placed.use_stages = list_[p].use_stages;
+      placed.first_use = list_[p].first_use;
       placed.decay = p % 2 == 0;
       for (int use = static_cast<int>(list_[p].seeds.size()); use < list_[p].uses; ++use)
         list_[p].seeds.push_back(2 * static_cast<int>(p) + use);

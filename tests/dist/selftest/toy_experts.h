@@ -40,7 +40,7 @@ struct ToyExperts {
     for (int l = 0; l < kLayers; ++l) {
       const std::string name = fmt::format("layers.{}.", l);
       const auto add = [&](const char* what, Shape shape, nn::Builder::Options options) {
-        return &builder.add(name + what, shape, nn::normal(0.5), std::move(options));
+        return builder.add(name + what, shape, nn::normal(0.5), std::move(options)).parameter;
       };
       Layer& layer = layers.emplace_back();
       layer.gain = add("gain", {kHidden}, {.partial = true});

@@ -32,6 +32,12 @@ TEST_P(StateSpaces, AgreeWithHuggingFaceHoweverTheyAreDivided) {
   }
 }
 
+// Each layer is on a stage of its own: those between the uses of a block pass on what they need.
+TEST(SharedBlocks, AgreeWithHuggingFaceOnStagesApart) {
+  for (const Report& report : verify(vectors("hf/zamba2"), {.pipeline_parallel = 5}))
+    EXPECT_TRUE(report.passed()) << report.text();
+}
+
 TEST_P(StateSpaces, ComeBackByteForByte) {
   const TemporaryDirectory folder;
   const Report report = verify_rewrite(directory(), folder / "out");
@@ -50,7 +56,7 @@ TEST_P(StateSpaces, AreRefusedOnDividedSequences) {
 
 INSTANTIATE_TEST_SUITE_P(Vectors, StateSpaces,
                          ::testing::Values("mamba2", "bamba", "nemotron_h", "falcon_h1",
-                                           "falcon_h1_norm"),
+                                           "falcon_h1_norm", "zamba2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -22,7 +22,7 @@ inline constexpr const char* kFamilyDirectories[] = {
     "olmo2",    "granite",     "falcon",      "nemotron",         "starcoder2",    "cohere2",
     "gpt_neox", "mixtral",     "qwen2_moe",   "qwen3_moe",        "olmoe",         "glm4_moe",
     "gpt_oss",  "llama4_text", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3",   "mamba2",
-    "bamba",    "nemotron_h",  "falcon_h1",   "falcon_h1_norm"};
+    "bamba",    "nemotron_h",  "falcon_h1",   "falcon_h1_norm",   "zamba2"};
 inline constexpr const char* kEncoderDirectories[] = {
     "bert", "roberta", "distilbert", "modernbert", "esm", "bert_classify", "bert_tokens"};
 

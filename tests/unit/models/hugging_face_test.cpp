@@ -43,6 +43,7 @@ const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "transformers_version",
                                                 "use_cache",
                                                 "use_mamba_kernels",
+                                                "use_mem_eff_path",
                                                 "z_loss_coefficient"};
 // Keys of a score head only, keys written for older readers, and keys that a file may omit if they
 // have their default.
@@ -64,7 +65,8 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
                            "olmoe",        "glm4_moe",       "gpt_oss",
                            "llama4_text",  "deepseek_v2",    "deepseek_v2_lite",
                            "deepseek_v3",  "mamba2",         "bamba",
-                           "nemotron_h",   "falcon_h1",      "falcon_h1_norm"}) {
+                           "nemotron_h",   "falcon_h1",      "falcon_h1_norm",
+                           "zamba2"}) {
     const Json original = golden_config(name);
     const std::string stored = original["dtype"].as_string();
     const DType type = stored == "bfloat16"  ? DType::bf16

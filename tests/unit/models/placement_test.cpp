@@ -81,7 +81,7 @@ TEST(ModelPlacement, OneRankIsTheModelByItself) {
       const ParameterSpec &a = *alone.parameters()[i], &b = *held.model.parameters()[i];
       EXPECT_EQ(a.parameter.name, b.parameter.name);
       EXPECT_EQ(to_doubles(a.parameter.value), to_doubles(b.parameter.value));
-      EXPECT_TRUE(a.counted && !a.partial && !a.tied_across_stages);
+      EXPECT_TRUE(a.counted && !a.partial && !a.tied_across_stages());
     }
   }
 }
@@ -216,7 +216,7 @@ TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   EXPECT_EQ(in.placement.tensors[0].name, out.placement.tensors[0].name);
   EXPECT_EQ(in.parameter.uses.size(), 1u);
   EXPECT_EQ(out.parameter.uses.size(), 1u);
-  EXPECT_TRUE(in.tied_across_stages && out.tied_across_stages);
+  EXPECT_TRUE(in.tied_across_stages() && out.tied_across_stages());
   EXPECT_TRUE(in.counted && !out.counted);
   EXPECT_EQ(in.role, parallel::Role::embedding);
   EXPECT_EQ(out.role, parallel::Role::embedding);

@@ -93,7 +93,7 @@ struct Rank {
     Builder::Options options;
     if (!m.rows.empty()) options.divisions = {{.axis = 0, .blocks = m.rows}};
     if (m.divides_columns) options.divisions = {{.axis = 1, .blocks = {kIn}}};
-    const Parameter& w = builder.add(m.name, whole, zeros(), options);
+    const Parameter& w = *builder.add(m.name, whole, zeros(), options).parameter;
     adapter = builder.add_adapter(w);
     placed = builder.take();
     std::vector<parallel::ParameterSpec*> all;

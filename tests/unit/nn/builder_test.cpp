@@ -27,7 +27,7 @@ struct Rank {
 
 TEST(Builder, AParameterHasAShapeAndNoMemory) {
   Rank r(0, 1, false);
-  const Parameter& p = r.builder.add("w", {4, 3}, zeros(), {.uses = 2});
+  const Parameter& p = *r.builder.add("w", {4, 3}, zeros(), {.uses = 2}).parameter;
   EXPECT_EQ(p.value.shape(), (Shape{4, 3}));
   EXPECT_EQ(p.value.dtype(), DType::bf16);
   EXPECT_FALSE(p.value.device().has_data());

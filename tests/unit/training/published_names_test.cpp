@@ -229,6 +229,30 @@ std::vector<const char*> tied_families() {
 }
 INSTANTIATE_TEST_SUITE_P(Families, PublishedTiedNames, ::testing::ValuesIn(tied_families()));
 
+class PublishedBlocks : public PublishedNames {};
+
+// Files may repeat a shared block and its adapters for each layer that uses it.
+TEST_P(PublishedBlocks, CopiesAreEqualOrRefused) {
+  Tensors tensors = tensors_;
+  const std::string first = "model.layers.1.shared_transformer.",
+                    other = "model.layers.4.shared_transformer.";
+  for (const RawTensor& tensor : tensors_) {
+    if (!tensor.name.starts_with(first)) continue;
+    tensors.push_back(tensor);
+    tensors.back().name = other + tensor.name.substr(first.size());
+  }
+  ASSERT_GT(tensors.size(), tensors_.size() + 10);
+  expect_same(tensors);
+  ++tensors.back().bytes[0];
+  const std::string text = error(tensors);
+  for (const std::string& part : {tensors.back().name, std::string("num_mem_blocks")})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  tensors.back().name = "model.layers.2.shared_transformer.self_attn.v_proj.weight";
+  EXPECT_NE(error(tensors).find("not in the model"), std::string::npos) << error(tensors);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PublishedBlocks, ::testing::Values("zamba2"));
+
 // If a config.json omits such a key, its default means a model without these tensors.
 TEST(PublishedTensors, AreLeftOutByKeysThatConfigJsonLacks) {
   const std::string original = testing::family_directory("glm4_moe");

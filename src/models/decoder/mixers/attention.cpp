@@ -268,22 +268,24 @@ std::vector<int64_t> HeadMixer::cross_matrices(const nn::AttentionConfig& a,
   return parameter == ".kv.weight" ? std::vector{k, k} : std::vector<int64_t>();
 }
 
+nn::AttentionPlace HeadMixer::place_of(const nn::AttentionConfig& config, const LayerPlace& place) {
+  const DecoderValue& model = place.model;
+  return {.hidden = model.hidden_size,
+          .norm = model.layer(place.index).norm,
+          .rotary = place.positions.rotary(rotary(config)),
+          .temperature = place.positions.temperature(config),
+          .dropout = model.attention_dropout,
+          .seed = place.seed,
+          .layer = place.state_layer,
+          .index = place.index,
+          .init = matrix_init(model),
+          .output_init = output_init(model)};
+}
+
 std::unique_ptr<Sublayer> HeadMixer::build(nn::Builder& builder, const std::string& name,
                                            const nn::AttentionConfig& config,
                                            const LayerPlace& place) {
-  const DecoderValue& model = place.model;
-  return std::make_unique<AttentionSublayer>(
-      builder, name, config,
-      nn::AttentionPlace{.hidden = model.hidden_size,
-                         .norm = model.layer(place.index).norm,
-                         .rotary = place.positions.rotary(rotary(config)),
-                         .temperature = place.positions.temperature(config),
-                         .dropout = model.attention_dropout,
-                         .seed = place.seed,
-                         .layer = place.state_layer,
-                         .index = place.index,
-                         .init = matrix_init(model),
-                         .output_init = output_init(model)});
+  return std::make_unique<AttentionSublayer>(builder, name, config, place_of(config, place));
 }
 
 // The table of relative positions of a layer, which may be that of the first layer of its stack.

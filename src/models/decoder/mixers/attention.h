@@ -43,6 +43,7 @@ struct LayerPart<nn::AttentionConfig> {
   static std::vector<int64_t> matrices(const Config& a, std::string_view parameter);
   // The same for cross attention.
   static std::vector<int64_t> cross_matrices(const Config& a, std::string_view parameter);
+  static nn::AttentionPlace place_of(const Config& a, const LayerPlace& place);
   static std::unique_ptr<Sublayer> build(nn::Builder& builder, const std::string& name,
                                          const Config& a, const LayerPlace& place);
   static PlainRows plain(const PlainParts& parts, const PlainRows& x, const std::string& name,

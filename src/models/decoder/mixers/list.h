@@ -12,7 +12,8 @@
 
 namespace megatron::models {
 
-using MixerValue = std::variant<nn::AttentionConfig, nn::LatentAttentionConfig,
-                                nn::StateSpaceConfig, HybridConfig, LinearConfig, NoOp>;
+using MixerValue =
+    std::variant<nn::AttentionConfig, nn::LatentAttentionConfig, nn::StateSpaceConfig, HybridConfig,
+                 SharedBlockConfig, LinearConfig, NoOp>;
 
 }  // namespace megatron::models
