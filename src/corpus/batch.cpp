@@ -116,6 +116,7 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   batch.layout.rank = layout.rank;
   batch.layout.ranks = layout.ranks;
   batch.layout.inner = layout.inner;
+  batch.layout.by_document = layout.by_document;
   batch.rank_indices.clear();
   batch.cut_from.reset();
   if (layout.ranks == 1) return;
@@ -301,11 +302,19 @@ void DeviceBatch::allocate_context(const HostBatch& host) {
     if (confined) tokens.all_segment_starts = tensor(size, "batch.all_segment_starts");
     if (ended) tokens.all_segment_ends = tensor(size, "batch.all_segment_ends");
   };
+  const auto runs = [&](parallel::ExchangedTokens& tokens, const parallel::TokenLayout& layout) {
+    if (!confined || host.layout.by_document) return;
+    const int64_t rows = 2 * layout.sequences, size = layout.held() / 2;
+    tokens.run_starts = tensor(rows * size, "batch.run_starts").view({rows, size});
+    tokens.extended_starts = tensor(rows * (parallel::kRunHalo + size), "batch.extended_starts")
+                                 .view({rows, parallel::kRunHalo + size});
+  };
   const int64_t all = host.layout.sequences * host.layout.length;
   for (Tensor* indices :
        {&context.rank_indices, &context.all_indices, &context.part_rows, &context.whole_rows})
     *indices = tensor(all, "batch.context_indices");
   segments(context, all);
+  runs(context, host.layout);
   if (host.layout.inner > 1) {
     parallel::ExchangedTokens &inner = context.inner, &ring = context.ring;
     inner.layout = host.layout.inner_level();
@@ -316,6 +325,7 @@ void DeviceBatch::allocate_context(const HostBatch& host) {
     segments(inner, of_group);
     ring.rank_indices = tensor(all, "batch.context_indices");
     ring.all_indices = context.all_indices;
+    runs(ring, ring.layout);
   }
   if (!confined && !ended && runtime_.device().has_data()) fill_indices(host);
 }
@@ -435,6 +445,32 @@ void DeviceBatch::fill_segments(const HostBatch& host) {
     if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
   if (context.all_segment_starts.defined() || context.all_segment_ends.defined())
     fill_indices(host);
+  fill_run_starts(context, host.layout, whole.segment_starts);
+  fill_run_starts(context.ring, context.ring.layout, whole.segment_starts);
+}
+
+void DeviceBatch::fill_run_starts(parallel::ExchangedTokens& tokens,
+                                  const parallel::TokenLayout& layout,
+                                  const std::vector<int32_t>& starts) {
+  if (!tokens.run_starts.defined()) return;
+  constexpr auto kHalo = static_cast<int32_t>(parallel::kRunHalo);
+  std::vector<int32_t> of_runs, extended;
+  for (int64_t s = 0; s < layout.sequences; ++s) {
+    for (const parallel::TokenLayout::Run& run : layout.runs(layout.rank)) {
+      // The rows before a run are of its first token's document, or of one before it.
+      const int32_t first = starts[static_cast<size_t>(s * layout.length + run.begin)] -
+                            static_cast<int32_t>(run.begin) + kHalo;
+      for (int32_t i = 0; i < kHalo; ++i) extended.push_back(i < first ? 0 : std::max(first, 0));
+      for (int64_t t = run.begin; t < run.end; ++t) {
+        const int32_t start =
+            starts[static_cast<size_t>(s * layout.length + t)] - static_cast<int32_t>(run.begin);
+        of_runs.push_back(start);
+        extended.push_back(std::max(start + kHalo, 0));
+      }
+    }
+  }
+  copy_from(tokens.run_starts, std::span<const int32_t>(of_runs), runtime_.stream());
+  copy_from(tokens.extended_starts, std::span<const int32_t>(extended), runtime_.stream());
 }
 
 void DeviceBatch::fill_inputs(const HostBatch& host, const models::Model& model) {

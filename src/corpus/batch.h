@@ -114,6 +114,9 @@ class DeviceBatch {
   void fill_segments(const HostBatch& host);
   void fill_indices(const HostBatch& host);
   void fill_levels(const HostBatch& host);  // of a two-level exchange
+  // Starts of documents in the runs of a rank, from those of the whole sequences.
+  void fill_run_starts(parallel::ExchangedTokens& tokens, const parallel::TokenLayout& layout,
+                       const std::vector<int32_t>& starts);
 
   nn::Batch batch_;
   std::unique_ptr<DeviceBatch> encoder_;  // made when a batch has texts for an encoder

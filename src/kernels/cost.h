@@ -99,6 +99,9 @@ inline double flops_of(const StateScanContinuedArgs& a) {
   return 2 * s.sequences * static_cast<double>(s.tokens) *
          ((s.group + s.inner) * kSeen + 2 * s.inner * s.states);
 }
+inline double flops_of(const StateCarryArgs& a) {
+  return 2 * static_cast<double>(a.x.elements()) * static_cast<double>(a.b.size(3));
+}
 inline double flops_of(const GemmArgs& a) { return product_flops(a); }
 inline double flops_of(const GroupedGemmArgs& a) {
   return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));

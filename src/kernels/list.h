@@ -65,6 +65,7 @@
   X(state_scan, StateScanArgs)                            \
   X(state_scan_backward, StateScanBackwardArgs)           \
   X(state_scan_continued, StateScanContinuedArgs)         \
+  X(state_carry, StateCarryArgs)                          \
   X(gated_norm, GatedNormArgs)                            \
   X(gated_norm_backward, GatedNormBackwardArgs)           \
   X(embedding, EmbeddingArgs)                             \

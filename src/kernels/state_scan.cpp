@@ -10,8 +10,9 @@ void check_like(const Rules& rules, const Tensor& t, const Tensor& other, const 
   rules.require(t.shape() == other.shape() && t.dtype() == other.dtype(), rule);
 }
 
+// b [B,T,G,N] of the type of x [B,T,H,P], and what turns dt into steps.
 template <class Args>
-void check_inputs(const Rules& rules, const Args& args) {
+void check_steps(const Rules& rules, const Args& args) {
   rules.rows(args.x, 4, "x [B,T,H,P] of a floating type, last dim contiguous");
   rules.require(args.x.size(2) > 0 && args.x.size(3) > 0, "H > 0, P > 0");
   const DType type = args.x.dtype();
@@ -23,11 +24,25 @@ void check_inputs(const Rules& rules, const Args& args) {
   rules.require(args.b.size(0) == sequences && args.b.size(1) == tokens && args.b.size(2) > 0 &&
                     args.b.size(3) > 0 && heads % args.b.size(2) == 0 && args.b.dtype() == type,
                 "b [B,T,G,N] of the type of x, N > 0, G divides H");
-  check_like(rules, args.c, args.b, "c as b");
   const StateScanNumbers& n = args.numbers;
   for (const Tensor* t : {&n.a_log, &n.dt_bias, &n.d})
     rules.dense(*t, {heads}, accumulator(type), "a_log, dt_bias, d f32 (f64) [H]");
   rules.require(n.min_step >= 0 && n.min_step <= n.max_step, "0 <= min_step <= max_step");
+}
+
+template <class Args>
+void check_inputs(const Rules& rules, const Args& args) {
+  check_steps(rules, args);
+  check_like(rules, args.c, args.b, "c as b");
+}
+
+template <class Args>
+Shape state_shape(const Args& args) {
+  return {args.x.size(0), args.x.size(2), args.x.size(3), args.b.size(3)};
+}
+template <class Args>
+void check_state(const Rules& rules, const Args& args, const Tensor& state, const char* rule) {
+  rules.optional(state, state_shape(args), accumulator(args.x.dtype()), rule);
 }
 
 template <class Args>
@@ -41,6 +56,7 @@ void check(const StateScanArgs& args) {
   const Rules rules("state_scan", args);
   check_inputs(rules, args);
   check_starts(rules, args);
+  check_state(rules, args, args.initial, "initial f32 (f64) [B,H,P,N]");
   check_like(rules, args.out, args.x, "out as x");
 }
 
@@ -48,6 +64,8 @@ void check(const StateScanBackwardArgs& args) {
   const Rules rules("state_scan_backward", args);
   check_inputs(rules, args);
   check_starts(rules, args);
+  check_state(rules, args, args.initial, "initial f32 (f64) [B,H,P,N]");
+  check_state(rules, args, args.dfinal, "dfinal f32 (f64) [B,H,P,N]");
   check_like(rules, args.dout, args.x, "dout as x");
   check_like(rules, args.dx, args.x, "dx as x");
   check_like(rules, args.ddt, args.dt, "ddt as dt");
@@ -56,6 +74,15 @@ void check(const StateScanBackwardArgs& args) {
   for (const Accumulate* sum : {&args.da_log, &args.ddt_bias, &args.dd})
     rules.optional(*sum, {args.x.size(2)}, accumulator(args.x.dtype()),
                    "da_log, ddt_bias, dd f32 (f64) [H]");
+}
+
+void check(const StateCarryArgs& args) {
+  const Rules rules("state_carry", args);
+  check_steps(rules, args);
+  check_starts(rules, args);
+  const DType sums = accumulator(args.x.dtype());
+  rules.dense(args.state, state_shape(args), sums, "state f32 (f64) [B,H,P,N]");
+  rules.optional(args.decay, {args.x.size(0), args.x.size(2)}, sums, "decay f32 (f64) [B,H]");
 }
 
 void check(const StateScanContinuedArgs& args) {

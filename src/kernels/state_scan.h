@@ -24,25 +24,45 @@ struct StateScanNumbers {
 // sequences, with the state S [P,N], 0 before the first token of a document. Heads [h G / H] share
 // b and c with the others of their group. x, out [B,T,H,P]; dt [B,T,H]; b, c [B,T,G,N], G divides
 // H; last dim contiguous, other strides free, one floating type. starts i32 [B,T]: index in the
-// sequence of the first token of each token's document; undefined: 0. States and sums in f32 (f64);
+// sequence of the first token of each token's document; undefined: 0. initial f32 (f64) [B,H,P,N],
+// contiguous: the state before the first token, of documents that began before it, whose starts are
+// negative, or of the only one without starts; undefined: 0. States and sums in f32 (f64);
 // operands of the products, which are those by chunks, may be rounded to the type of x. The bits of
 // a token's result do not depend on the tokens after it, on other sequences or on the number of
 // threads. out does not overlap an input.
 struct StateScanArgs {
   Tensor x, dt, b, c;
   StateScanNumbers numbers;
-  Tensor starts, out;
+  Tensor starts, initial, out;
 };
 
 // Gradients of x, dt, b and c, of their shapes, last dim contiguous, other strides free; and of the
 // numbers, f32 (f64) [H], sums over b and t in a fixed order. A step passes the gradient to dt
-// where min_step <= softplus <= max_step. Undefined sums are not computed.
+// where min_step <= softplus <= max_step. Undefined sums are not computed. dfinal, like initial:
+// the gradient of the state after the last token; undefined: 0.
 struct StateScanBackwardArgs {
   Tensor x, dt, b, c;
   StateScanNumbers numbers;
-  Tensor starts, dout;
+  Tensor starts, initial, dout, dfinal;
   Tensor dx, ddt, db, dc;
   Accumulate da_log, ddt_bias, dd;
+};
+
+// What the tokens of a sequence add to a state that passes through it, so that sequences which
+// follow each other can be scanned at the same time: state = sum over t of w_t x_t b_t^T, f32 (f64)
+// [B,H,P,N], and decay f32 (f64) [B,H], the product of all decays, 0 if a document begins in the
+// sequence; undefined: not computed. Contiguous. Inputs as in StateScanArgs.
+//   Forward, the state after the last token is decay * initial + state: w_t = step_t times the
+//   decays after t, of the last document; 0 for tokens of earlier ones.
+//   Backward (gradient), with x = dout and b = c, the gradient of the state before the first token
+//   is decay * dfinal + state: w_t is the product of the decays up to t, for tokens of a document
+//   that began before the sequence; 0 for others.
+struct StateCarryArgs {
+  Tensor x, dt, b;
+  StateScanNumbers numbers;
+  Tensor starts;
+  bool gradient = false;
+  Tensor state, decay;
 };
 
 // The state of a text that is read in pieces, in slots: `state` [slots,H,P,N] f32 (f64) before the
@@ -71,6 +91,7 @@ struct StateScanContinuedArgs {
 void check(const StateScanArgs& args);
 void check(const StateScanBackwardArgs& args);
 void check(const StateScanContinuedArgs& args);
+void check(const StateCarryArgs& args);
 
 template <class Args, class F>
 void visit_scan_inputs(Args& a, F&& f) {
@@ -86,13 +107,16 @@ template <class F>
 void visit(StateScanArgs& a, F&& f) {
   visit_scan_inputs(a, f);
   f("starts", Access::read, a.starts);
+  f("initial", Access::read, a.initial);
   f("out", Access::write, a.out);
 }
 template <class F>
 void visit(StateScanBackwardArgs& a, F&& f) {
   visit_scan_inputs(a, f);
   f("starts", Access::read, a.starts);
+  f("initial", Access::read, a.initial);
   f("dout", Access::read, a.dout);
+  f("dfinal", Access::read, a.dfinal);
   f("dx", Access::write, a.dx);
   f("ddt", Access::write, a.ddt);
   f("db", Access::write, a.db);
@@ -111,6 +135,18 @@ void visit(StateScanContinuedArgs& a, F&& f) {
   f("slot_b", Access::update, a.slots.b);
   f("slot_steps", Access::update, a.slots.steps);
   f("out", Access::write, a.out);
+}
+template <class F>
+void visit(StateCarryArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("dt", Access::read, a.dt);
+  f("b", Access::read, a.b);
+  f("a_log", Access::read, a.numbers.a_log);
+  f("dt_bias", Access::read, a.numbers.dt_bias);
+  f("d", Access::read, a.numbers.d);
+  f("starts", Access::read, a.starts);
+  f("state", Access::write, a.state);
+  f("decay", Access::write, a.decay);
 }
 
 }  // namespace megatron::kernels

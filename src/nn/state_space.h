@@ -7,7 +7,7 @@
 #include "nn/batch.h"
 #include "nn/linear.h"
 #include "nn/sequence_state.h"
-#include "ops/state_space.h"
+#include "parallel/state_space_ranks.h"
 
 namespace megatron::nn {
 
@@ -37,19 +37,24 @@ struct StateSpaceConfig {
 };
 
 // Throws Error naming the numbers and flags if tensor-parallel ranks cannot divide the heads and
-// groups.
-void check_division(const StateSpaceConfig& config, int tensor_ranks);
+// groups, or context-parallel ranks that exchange heads for tokens cannot divide those of a
+// tensor-parallel rank.
+void check_division(const StateSpaceConfig& config, int tensor_ranks,
+                    const parallel::ContextParallel& context);
 
 // y = out_proj norm(scan(conv(in_proj x)), z) with the parameters <name>.in_proj.weight [2 H P + 2
 // G N + H, hidden] = [z | x | b | c | dt] and .bias, .conv.weight [C,1,K] and .bias of the C
 // channels of [x | b | c], .a_log, .dt_bias and .d [H] in f32 (f64), .norm.weight [H P],
-// .out_proj.weight [hidden, H P] and .bias. Tensor-parallel ranks hold equal shares of the heads
-// and of the groups, in each block. Packed documents are kept apart.
+// .out_proj.weight [hidden, H P] and .bias. Tensor-parallel ranks hold equal shares of each block:
+// of the heads, and of the groups, or of the columns of a group whose heads they divide; these
+// ranks gather its b and c behind the convolution. Context-parallel ranks divide a sequence as
+// parallel/state_space_ranks.h says. Packed documents are kept apart.
 class StateSpace {
  public:
   struct Place {
     int64_t hidden = 0;
     int64_t layer = 0;  // in a SequenceState
+    int64_t index = 0;  // of the layer in the model
     parallel::Init init, output_init;
   };
   StateSpace(Builder& builder, const std::string& name, const StateSpaceConfig& config,
@@ -65,6 +70,8 @@ class StateSpace {
   StateSpaceConfig config_;  // for all ranks
   Place place_;
   DType type_;
+  parallel::TensorParallel tensor_;
+  parallel::ContextParallel context_;
   ColumnLinear in_proj_;
   ops::StateSpace space_;  // of this rank
   RowLinear out_proj_;

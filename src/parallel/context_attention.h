@@ -4,6 +4,7 @@
 #include <array>
 
 #include "comm/group.h"
+#include "kernels/causal_conv.h"
 #include "ops/attention.h"
 #include "parallel/token_layout.h"
 
@@ -21,6 +22,9 @@ inline constexpr std::array kContextExchanges = {ContextExchange::p2p, ContextEx
                                                  ContextExchange::a2a, ContextExchange::a2a_p2p};
 std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
 
+// Rows before a run in tensors of runs with what convolutions read before them.
+inline constexpr int64_t kRunHalo = kernels::kMaxConvolution - 1;
+
 // Tokens of B sequences of S tokens that ranks exchange; each of n ranks holds S' tokens per
 // sequence.
 struct ExchangedTokens {
@@ -32,6 +36,12 @@ struct ExchangedTokens {
   Tensor whole_rows;          // i32 [B*S]: row of each token in [n*B*S'], the inverse
   Tensor all_segment_starts;  // i32 [B*S] (nn/batch.h); undefined: 0
   Tensor all_segment_ends;    // i32 [B*S] (nn/batch.h); undefined: S - 1
+  // Starts of this rank's documents, for states that are handed from run to run (TokenLayout::runs,
+  // S'/2 tokens each); undefined: sequences are one document, or are cut by document. Both are
+  // counted from the first token of a row, which is a run or a run with the kRunHalo tokens before
+  // it.
+  Tensor run_starts;       // i32 [2B, S'/2]; negative: before the run
+  Tensor extended_starts;  // i32 [2B, kRunHalo + S'/2]; at least 0
 
   Tensor indices(int rank) const {  // i32 [B*S']; undefined for one rank: 0..S-1
     return rank_indices.defined() ? rank_indices.slice(0, rank * layout.rows(), layout.rows())

@@ -22,6 +22,7 @@ struct RanksOptions {
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   std::vector<ContextExchange> context_exchange;  // ModelRanks
   double planned_expert_load = 0;                 // ExpertRanks::planned_load
+  bool cut_by_document = true;                    // TokenLayout::by_document
 };
 
 class Ranks {
@@ -42,6 +43,7 @@ class Ranks {
   TokenLayout tokens(int64_t sequences, int64_t length) const {
     TokenLayout layout{sequences, length, mesh_.coordinate(Axis::cp), mesh_.size(Axis::cp)};
     if (has_context_levels()) layout.inner = mesh_.context_level(0).size();
+    layout.by_document = options_.cut_by_document;
     layout.check();
     return layout;
   }

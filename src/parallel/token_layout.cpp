@@ -53,7 +53,8 @@ std::vector<int32_t> tokens_by_rank(const TokenLayout& layout,
   for (int64_t s = 0; s < layout.sequences; ++s) {
     DividedSequence sequence(layout.ranks);
     int64_t begin = 0;
-    for (int64_t t = 1; t < layout.length && !segment_starts.empty(); ++t) {
+    const bool cut = layout.by_document && !segment_starts.empty();
+    for (int64_t t = 1; t < layout.length && cut; ++t) {
       if (segment_starts[static_cast<size_t>(s * layout.length + t)] != t) continue;
       sequence.add_document(begin, t);
       begin = t;

@@ -19,6 +19,10 @@ struct TokenLayout {
   // Neighbouring ranks that exchange heads for tokens in two-level exchanges
   // (ContextExchange::a2a_p2p); 1: there is one level.
   int inner = 1;
+  // True if every document of a sequence is cut by itself, so that causal attention takes the same
+  // work on all ranks; false: sequences are cut as if each was one document, so that a rank holds
+  // runs() of it, through which a state is handed on (parallel/state_space_ranks.h).
+  bool by_document = true;
 
   bool operator==(const TokenLayout&) const = default;
   int64_t held() const { return length / ranks; }  // tokens per sequence on this rank
@@ -38,7 +42,7 @@ struct TokenLayout {
     int64_t size() const { return end - begin; }
     bool operator==(const Run&) const = default;
   };
-  // The tokens of a rank if each sequence is one document, ascending.
+  // The tokens of a rank, ascending, if each sequence is one document or cut like one.
   std::array<Run, 2> runs(int of_rank) const;
 };
 
@@ -51,7 +55,7 @@ struct TokenLayout {
 // all ranks hold equally many tokens. A single rank holds whole sequences.
 //
 // segment_starts [sequences, length] (nn/batch.h): a document begins at each token that is its own
-// start. Empty: each sequence is one document.
+// start. Empty, or not layout.by_document: each sequence is cut as one document.
 std::vector<int32_t> tokens_by_rank(const TokenLayout& layout,
                                     std::span<const int32_t> segment_starts = {});
 

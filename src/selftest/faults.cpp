@@ -12,6 +12,7 @@
 #include "selftest/layout_matrix.h"
 #include "selftest/passing_group.h"
 #include "selftest/preferences.h"
+#include "selftest/state_space_faults.h"
 
 namespace megatron::selftest {
 namespace {
@@ -532,6 +533,7 @@ const std::vector<Fault>& faults() {
   static const std::vector<Fault> all = [] {
     std::vector<Fault> list = faults_of_decoders();
     for (Fault& fault : faults_of_encoders()) list.push_back(std::move(fault));
+    for (Fault& fault : faults_of_state_spaces()) list.push_back(std::move(fault));
     return list;
   }();
   return all;

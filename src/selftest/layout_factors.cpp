@@ -116,7 +116,7 @@ class LayoutCheck {
   std::string experts() const {
     const bool divides = settings_.parallel.expert_parallel > 1 ||
                          settings_.parallel.expert_tensor_parallel.has_value();
-    if (settings_.model == 2 || !divides) return {};
+    if (settings_.model == 2 || settings_.model == 5 || !divides) return {};
     return "the model has no experts";
   }
 
@@ -291,7 +291,7 @@ const std::vector<Factor>& layout_factors() {
       {"recompute", {"none", "selective", "full-uniform", "full-block", "mlp-chunks"}},
       {"overlap", {"off", "on"}},
       {"offload", {"none", "optimizer", "activations"}},
-      {"model", {"llama", "gpt2", "experts", "latent", "bert"}},
+      {"model", {"llama", "gpt2", "experts", "latent", "bert", "hybrid"}},
       {"ep", {"1", "2", "4"}},
       {"etp", {"tp", "1"}},
       {"micro-batch", {"1", "2"}},

@@ -23,8 +23,8 @@ constexpr LayoutLimits kLimits;
 // rows of pairs together.
 constexpr uint64_t kOrderOfRows = 12;
 // Indices in matrix_models().
-constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kBert = 4, kDroppingExperts = 5,
-                 kPredicting = 6, kPredictingExperts = 7, kPredictingLatent = 8;
+constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kBert = 4, kHybrid = 5, kDroppingExperts = 6,
+                 kPredicting = 7, kPredictingExperts = 8, kPredictingLatent = 9;
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -61,6 +61,14 @@ models::ModelFlags with_experts(models::ModelFlags flags) {
   flags.moe.aux_loss_coeff = {"0.1"};
   flags.moe.z_loss_coeff = 0.01;
   flags.moe.bias_update_rate = 0.05;
+  return flags;
+}
+
+// Four layers: a state space, attention, experts, a state space.
+models::ModelFlags with_hybrid_experts(models::ModelFlags flags) {
+  flags = with_experts(std::move(flags));
+  flags.moe.layer_freq = models::MoeFlags{}.layer_freq;
+  flags.hybrid_layer_pattern = "M*EM";
   return flags;
 }
 
@@ -103,12 +111,14 @@ std::vector<TinyModel> matrix_models() {
   all.push_back({"experts", with_experts(all[0].flags)});
   all.push_back({"latent", all[0].flags});
   all.push_back(tiny_encoders()[0]);
+  all.push_back(tiny_hybrid());
+  all.back().flags = with_hybrid_experts(std::move(all.back().flags));
   all.push_back({"experts of a capacity", with_capacity(all[kExperts].flags)});
   all.push_back({"llama, predicting", with_prediction(all[0].flags, 2)});
   all.push_back({"experts, predicting", with_prediction(all[kExperts].flags, 1)});
   all.push_back({"latent, predicting", with_prediction(all[0].flags, 1)});
   for (TinyModel& m : all) {
-    m.flags.num_layers = kLimits.num_layers;
+    if (!m.flags.hybrid_layer_pattern) m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = kLimits.heads;
     m.flags.kv_channels = 4;
     if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
@@ -213,7 +223,7 @@ Layout plain_layout(const Layout& layout, DeviceKind device) {
 }
 
 std::string MatrixRow::str() const {
-  constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent", "bert"};
+  constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent", "bert", "hybrid"};
   constexpr const char* kTasks[] = {"",           "objective, ",   "rewards, ",
                                     "adapters, ", "preferences, ", "predictions, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
@@ -259,12 +269,12 @@ LayoutMatrix::LayoutMatrix(int strength)
 
 bool LayoutMatrix::may_adapt(const Row& row) {
   const LayoutSettings settings = layout_settings(row, kLimits);
-  return settings.recompute.mlp_chunks == 1 && settings.model != kBert;
+  return settings.recompute.mlp_chunks == 1 && settings.model != kBert && settings.model != kHybrid;
 }
 
 bool LayoutMatrix::may_predict(const Row& row) {
   const size_t model = layout_settings(row, kLimits).model;
-  return model != kGpt2 && model != kBert;
+  return model != kGpt2 && model != kBert && model != kHybrid;
 }
 
 bool LayoutMatrix::may_prefer(const Row& row) {

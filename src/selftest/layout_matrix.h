@@ -18,25 +18,27 @@ namespace megatron::selftest {
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout, an untied Llama with grouped
 // heads, one with experts and one with latent attention, a BERT with its heads for masked tokens
-// and pairs of texts, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a fixed
-// order. Rows of other tasks follow the covering set: of its rows enough that every value is in one
-// of an objective (toy_objective.h) or of a reward model, which alternate and share the code for
-// losses of whole sequences; in one of adapters (LoRA); and in one of adapters trained on
-// preferences (DPO). Adapters have no rows with feed-forward blocks in chunks or with BERT, and
-// preferences are packed; one more row of these has dropout and one stage. Rows of multi-token
-// prediction, which the tied GPT-2 and BERT do not have, follow in the same way. Models without
-// experts have dropout of adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a
-// sharded optimizer, whose tensor-parallel ranks would close small buckets at different parameters.
+// and pairs of texts, a hybrid of state spaces, attention and experts, 1 or 2 sequences per
+// micro-batch, and packed documents. Rows are in a fixed order. Rows of other tasks follow the
+// covering set: of its rows enough that every value is in one of an objective (toy_objective.h) or
+// of a reward model, which alternate and share the code for losses of whole sequences; in one of
+// adapters (LoRA); and in one of adapters trained on preferences (DPO). Adapters have no rows with
+// feed-forward blocks in chunks or with BERT, and preferences are packed; one more row of these has
+// dropout and one stage. Rows of multi-token prediction, which the tied GPT-2 and BERT do not have,
+// follow in the same way. Models without experts have dropout of adapters. The last row is not part
+// of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close
+// small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
-  // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT.
+  // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT, a hybrid.
   size_t model = 0;
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
   MatrixTask task = MatrixTask::next_tokens;
   Layout layout;
-  bool has_experts() const { return model == 2; }
+  bool has_experts() const { return model == 2 || is_hybrid(); }
   bool is_encoder() const { return model == 4; }
+  bool is_hybrid() const { return model == 5; }
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
 

@@ -148,7 +148,8 @@ void check_model(const TinyModel& tiny, DeviceKind device, const Environment& en
                                  {.objective = objective, .table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  const bool packed = facts.prediction.depths > 0 || facts.two_sided || facts.encoder_layers > 0;
+  const bool packed = facts.prediction.depths > 0 || facts.two_sided || facts.encoder_layers > 0 ||
+                      facts.state_space;
   std::vector<corpus::HostBatch> batches = {random_batch(model, 0, 2, 9, packed)};
   const corpus::HostBatch whole = batches[0];
   if (packed) environment.pairs(0, batches[0]);

@@ -78,6 +78,7 @@ void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
     add_model(predicting_model());
     for (const TinyModel& model : tiny_encoders()) add_model(model);
     add_model(tiny_t5());
+    add_model(tiny_hybrid());
     for (const TinyModel& model : tiny_models()) {
       add_model(model);
       all.push_back({"layouts/" + model.name + type,

@@ -45,6 +45,18 @@ TinyModel predicting_model() {
   return model;
 }
 
+TinyModel tiny_hybrid() {
+  TinyModel model = tiny_models()[1];
+  model.name = "hybrid";
+  model.flags.num_layers.reset();
+  model.flags.hybrid_layer_pattern = "M*M";
+  model.flags.mamba_num_heads = 8;
+  model.flags.mamba_head_dim = 4;
+  model.flags.mamba_num_groups = 2;
+  model.flags.mamba_state_dim = 6;
+  return model;
+}
+
 std::vector<TinyModel> tiny_encoders() {
   models::ModelFlags bert = tiny_models()[0].flags;
   bert.encoder = true;

@@ -33,6 +33,9 @@ std::vector<TinyModel> tiny_encoders();
 // T5 with dropout: two layers of an encoder and two of a decoder.
 TinyModel tiny_t5();
 
+// State spaces and attention in turn, with heads of grouped b and c.
+TinyModel tiny_hybrid();
+
 // Gives every parameter, including norms and biases, values that differ between elements and are
 // the same in any layout. held: bf16 rounds the values, whatever the model's type.
 void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream,

@@ -26,7 +26,9 @@ void ParallelSizes::size_fields(Fields& f, Of command) {
         "how context-parallel ranks exchange tokens in attention: p2p (keys and values pass around "
         "a ring, overlapped with compute; the default), all_gather (all keys and values at once), "
         "a2a (all tokens of some heads) or a2a+p2p (a2a among neighbouring ranks, a ring of these "
-        "groups); one for all layers, or one per layer");
+        "groups); in state spaces: p2p (the states before each rank's tokens pass from rank to "
+        "rank), all_gather (what each rank adds to them, at once), a2a or a2a+p2p; one for all "
+        "layers, or one per layer");
     f.add("hierarchical-context-parallel-sizes", &hierarchical_context,
           "A P: with --cp-comm-type a2a+p2p, groups of A neighbouring ranks exchange heads, and P "
           "such groups form a ring; A times P is --context-parallel-size");

@@ -91,11 +91,15 @@ void CudaGraphRunner::add_places(const nn::Batch& batch, std::vector<uint64_t>& 
                           &batch.context_tokens.whole_rows,
                           &batch.context_tokens.all_segment_starts,
                           &batch.context_tokens.all_segment_ends,
+                          &batch.context_tokens.run_starts,
+                          &batch.context_tokens.extended_starts,
                           &batch.context_tokens.inner.part_rows,
                           &batch.context_tokens.inner.whole_rows,
                           &batch.context_tokens.inner.all_segment_starts,
                           &batch.context_tokens.inner.all_segment_ends,
-                          &batch.context_tokens.ring.rank_indices})
+                          &batch.context_tokens.ring.rank_indices,
+                          &batch.context_tokens.ring.run_starts,
+                          &batch.context_tokens.ring.extended_starts})
     key.push_back(place(*t));
   if (batch.encoder != nullptr) add_places(*batch.encoder, key);
 }

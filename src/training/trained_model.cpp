@@ -13,13 +13,13 @@ StepOptions completed(StepOptions options, const models::Model& model,
   return options;
 }
 
-const parallel::RanksOptions& checked(const parallel::RanksOptions& ranks,
-                                      const models::Model& model) {
+parallel::RanksOptions completed(parallel::RanksOptions ranks, const models::Model& model) {
   const int64_t given = std::ssize(ranks.context_exchange);
   MG_CHECK(
       given <= 1 || given == model->num_layers(),
       "--cp-comm-type has {} values: give one for all layers, or one for each of the {} layers",
       given, model->num_layers());
+  ranks.cut_by_document = !model->facts().state_space;
   return ranks;
 }
 
@@ -60,7 +60,7 @@ TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed
     : runtime(run_time),
       frozen(FrozenParameters::any(model, options.freeze) ? FrozenParameters(model, options.freeze)
                                                           : FrozenParameters()),
-      ranks(checked(layout.ranks, model), world),
+      ranks(completed(layout.ranks, model), world),
       parts(model, ranks, layout.layers, runtime, type, seed, frozen),
       step(parts.chunks(), type, ranks, runtime,
            completed(std::move(options), model, frozen, ranks.pipeline(), layout.layers)),

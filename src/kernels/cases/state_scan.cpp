@@ -17,14 +17,15 @@ struct Scan {
   bool sliced = false;  // x, b, c and dt are parts of one tensor, the output of a product
   bool steep = false;   // decays that are 0 or 1 after a few tokens
   bool added = false;   // sums are accumulated
+  bool handed = false;  // documents began before the sequence, and go on after it
   bool real = false;
   DType type = DType::f32;
 
   std::string str() const {
-    return fmt::format("b={} t={} h={}/{} p={} n={} {}{}{}{}{}{}", batch, tokens, heads, groups,
+    return fmt::format("b={} t={} h={}/{} p={} n={} {}{}{}{}{}{}{}", batch, tokens, heads, groups,
                        width, states, describe(type, {}), documents.empty() ? "" : " documents",
                        max_step < 1 ? " limits" : "", sliced ? " sliced" : "",
-                       steep ? " steep" : "", added ? " added" : "");
+                       steep ? " steep" : "", added ? " added" : "", handed ? " handed" : "");
   }
 };
 
@@ -80,7 +81,7 @@ Tensor starts_of(Inputs& inputs, const Scan& s) {
   if (s.documents.empty()) return {};
   std::vector<double> starts;
   for (int64_t sequence = 0; sequence < s.batch; ++sequence) {
-    int64_t begin = 0, end = s.documents[0] + sequence;
+    int64_t begin = s.handed ? -3 : 0, end = s.documents[0] + sequence;
     size_t next = 1;
     for (int64_t t = 0; t < s.tokens; ++t) {
       if (t == end) {
@@ -93,12 +94,19 @@ Tensor starts_of(Inputs& inputs, const Scan& s) {
   return inputs.values("starts", {s.batch, s.tokens}, DType::i32, starts);
 }
 
+// A state that is handed from or to another sequence.
+Tensor handed_state(Inputs& inputs, const Scan& s, const char* name) {
+  if (!s.handed) return {};
+  return inputs.normal(name, {s.batch, s.heads, s.width, s.states}, accumulator(s.type));
+}
+
 Layout layout_of(const Scan& s) { return s.sliced ? kPadded : Layout{}; }
 
 StateScanArgs scan_args(Inputs& inputs, const Scan& s) {
   StateScanArgs args;
   set_inputs(inputs, s, args);
   args.starts = starts_of(inputs, s);
+  args.initial = handed_state(inputs, s, "initial");
   args.out = inputs.output("out", args.x.shape(), s.type, layout_of(s));
   return args;
 }
@@ -107,6 +115,8 @@ StateScanBackwardArgs scan_backward_args(Inputs& inputs, const Scan& s) {
   StateScanBackwardArgs args;
   set_inputs(inputs, s, args);
   args.starts = starts_of(inputs, s);
+  args.initial = handed_state(inputs, s, "initial");
+  args.dfinal = handed_state(inputs, s, "dfinal");
   args.dout = inputs.normal("dout", args.x.shape(), s.type, 1, layout_of(s));
   args.dx = inputs.output("dx", args.x.shape(), s.type, layout_of(s));
   args.ddt = inputs.output("ddt", args.dt.shape(), s.type, layout_of(s));
@@ -117,6 +127,32 @@ StateScanBackwardArgs scan_backward_args(Inputs& inputs, const Scan& s) {
   args.da_log = inputs.sum("da_log", {s.heads}, wide, beta);
   args.ddt_bias = inputs.sum("ddt_bias", {s.heads}, wide, beta);
   args.dd = inputs.sum("dd", {s.heads}, wide, beta);
+  return args;
+}
+
+struct CarryScan {
+  Scan scan;
+  bool gradient = false, real = false;
+  DType type = DType::f32;
+
+  std::string str() const {
+    Scan shape = scan;
+    shape.type = type;
+    return shape.str() + (gradient ? " gradient" : "");
+  }
+};
+
+StateCarryArgs carry_args(Inputs& inputs, const CarryScan& carry) {
+  Scan s = carry.scan;
+  s.type = carry.type;
+  StateScanArgs scan;
+  set_inputs(inputs, s, scan);
+  StateCarryArgs args{.x = scan.x, .dt = scan.dt, .b = scan.b, .numbers = scan.numbers};
+  args.starts = starts_of(inputs, s);
+  args.gradient = carry.gradient;
+  const DType wide = accumulator(s.type);
+  args.state = inputs.output("state", {s.batch, s.heads, s.width, s.states}, wide);
+  args.decay = inputs.output("decay", {s.batch, s.heads}, wide);
   return args;
 }
 
@@ -204,6 +240,25 @@ std::vector<Scan> scan_shapes() {
        .documents = {70},
        .sliced = true,
        .steep = true},
+      // states that are handed on, through sequences of one chunk or several, and the last of
+      // which is not whole; documents that go on, and that begin inside or at the borders
+      {.tokens = 5, .heads = 2, .width = 9, .states = 11, .handed = true},
+      {.batch = 2,
+       .tokens = 130,
+       .heads = 4,
+       .groups = 2,
+       .width = 40,
+       .states = 24,
+       .sliced = true,
+       .added = true,
+       .handed = true},
+      {.batch = 2,
+       .tokens = 150,
+       .heads = 3,
+       .width = 16,
+       .states = 16,
+       .documents = {64, 64, 30},
+       .handed = true},
       // tasks of several heads on the host, the last of them of fewer
       {.batch = 2, .tokens = 90, .heads = 20, .groups = 2, .documents = {40, 31}},
       // Mamba-2 2.7B and Nemotron-H 8B
@@ -216,6 +271,14 @@ std::vector<Scan> scan_shapes() {
        .sliced = true,
        .real = true},
   };
+}
+
+std::vector<CarryScan> carries() {
+  std::vector<CarryScan> all;
+  for (const Scan& scan : scan_shapes())
+    if (scan.handed || scan.tokens <= 64 || scan.real)
+      for (const bool gradient : {false, true}) all.push_back({scan, gradient, scan.real});
+  return all;
 }
 
 std::vector<Piece> pieces() {
@@ -253,6 +316,8 @@ void add_state_scan_cases(std::vector<Case>& cases) {
   for (const Scan& s : in_types(scan_shapes()))
     cases.push_back(
         case_of(&Table::state_scan_backward, s, scan_tolerance(s.type), scan_backward_args));
+  for (const CarryScan& c : in_types(carries()))
+    cases.push_back(case_of(&Table::state_carry, c, scan_tolerance(c.type), carry_args));
   for (const Piece& p : in_types(pieces()))
     cases.push_back(
         case_of(&Table::state_scan_continued, p, scan_tolerance(p.type), continued_args));

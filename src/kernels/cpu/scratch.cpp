@@ -38,6 +38,7 @@ const Table& cpu_scratch_table() {
       .state_scan = ask<cpu::state_scan_scratch, StateScanArgs>,
       .state_scan_backward = ask<cpu::state_scan_backward_scratch, StateScanBackwardArgs>,
       .state_scan_continued = ask<cpu::state_scan_continued_scratch, StateScanContinuedArgs>,
+      .state_carry = ask<cpu::state_carry_scratch, StateCarryArgs>,
       .gated_norm_backward = ask<cpu::gated_norm_backward_scratch, GatedNormBackwardArgs>,
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,

@@ -9,9 +9,13 @@ Tensor floats(Stream& stream, const Shape& shape, const char* label) {
   return Tensor::empty(stream.scratch(), shape, DType::f32, label);
 }
 
+Tensor token_scratch(const ScanBlocks& blocks, Stream& stream) {
+  return floats(stream, {blocks.sequences, blocks.chunks, blocks.heads, kScanChunk, 4},
+                "scan tokens");
+}
+
 StateScanScratch forward_scratch(const ScanBlocks& blocks, Stream& stream) {
-  return {.tokens = floats(stream, {blocks.sequences, blocks.chunks, blocks.heads, kScanChunk, 4},
-                           "scan tokens"),
+  return {.tokens = token_scratch(blocks, stream),
           .states = floats(
               stream,
               {blocks.sequences, blocks.inner_states(), blocks.heads, blocks.width, blocks.states},
@@ -35,12 +39,18 @@ ScanBlocks::ScanBlocks(const StateScanArgs& args)
     : ScanBlocks(args.x, args.b, ceil_div(args.x.size(1), kScanChunk)) {}
 ScanBlocks::ScanBlocks(const StateScanBackwardArgs& args)
     : ScanBlocks(args.x, args.b, ceil_div(args.x.size(1), kScanChunk)) {}
+ScanBlocks::ScanBlocks(const StateCarryArgs& args)
+    : ScanBlocks(args.x, args.b, ceil_div(args.x.size(1), kScanChunk)) {}
 ScanBlocks::ScanBlocks(const StateScanContinuedArgs& args)
     : ScanBlocks(args.x, args.b,
                  args.x.size(1) == 0 ? 0 : ceil_div(args.x.size(1) - 1, kScanChunk) + 1) {}
 
 StateScanScratch state_scan_scratch(const StateScanArgs& args, Stream& stream) {
   return forward_scratch(ScanBlocks(args), stream);
+}
+
+StateScanScratch state_carry_scratch(const StateCarryArgs& args, Stream& stream) {
+  return {.tokens = token_scratch(ScanBlocks(args), stream), .states = {}};
 }
 
 StateScanBackwardScratch state_scan_backward_scratch(const StateScanBackwardArgs& args,

@@ -15,6 +15,7 @@ inline constexpr int64_t kScanHeads = 8;
 struct ScanBlocks {
   explicit ScanBlocks(const StateScanArgs& args);
   explicit ScanBlocks(const StateScanBackwardArgs& args);
+  explicit ScanBlocks(const StateCarryArgs& args);
   // A piece of a text may begin at any token of a chunk.
   explicit ScanBlocks(const StateScanContinuedArgs& args);
 
@@ -36,6 +37,7 @@ struct StateScanScratch {
   Tensor tokens, states;
 };
 StateScanScratch state_scan_scratch(const StateScanArgs& args, Stream& stream);
+StateScanScratch state_carry_scratch(const StateCarryArgs& args, Stream& stream);  // only tokens
 
 struct StateScanBackwardScratch {
   StateScanScratch forward;

@@ -43,6 +43,7 @@ const Table& cuda_scratch_table() {
       .state_scan = ask<cuda::state_scan_scratch, StateScanArgs>,
       .state_scan_backward = ask<cuda::state_scan_backward_scratch, StateScanBackwardArgs>,
       .state_scan_continued = ask<cuda::state_scan_continued_scratch, StateScanContinuedArgs>,
+      .state_carry = ask<cuda::state_carry_scratch, StateCarryArgs>,
       .gated_norm_backward = ask<cuda::gated_norm_backward_scratch, GatedNormBackwardArgs>,
       .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .column_sum = ask<cuda::column_sum_scratch, ColumnSumArgs>,

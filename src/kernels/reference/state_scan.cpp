@@ -20,18 +20,24 @@ struct Inputs {
         x(load<C>(args.x)),
         dt(load<C>(args.dt)),
         b(load<C>(args.b)),
-        c(load<C>(args.c)),
         a_log(load<C>(args.numbers.a_log)),
         dt_bias(load<C>(args.numbers.dt_bias)),
         d(load<C>(args.numbers.d)),
         min_step(static_cast<C>(args.numbers.min_step)),
-        max_step(static_cast<C>(args.numbers.max_step)) {}
+        max_step(static_cast<C>(args.numbers.max_step)) {
+    if constexpr (requires { args.c; }) c = load<C>(args.c);
+  }
 
   int64_t token(int64_t sequence, int64_t t) const { return sequence * tokens + t; }
   int64_t of_dt(int64_t token, int64_t h) const { return token * heads + h; }
   int64_t of_x(int64_t token, int64_t h) const { return of_dt(token, h) * width; }
   int64_t group(int64_t h) const { return h * groups / heads; }
   int64_t of_b(int64_t token, int64_t h) const { return (token * groups + group(h)) * states; }
+  // The state of a head of a sequence in a tensor [B,H,P,N]; 0 if it is undefined.
+  std::vector<C> state_in(const Tensor& tensor, int64_t sequence, int64_t h) const {
+    if (!tensor.defined()) return std::vector<C>(width * states);
+    return load<C>(tensor.select(0, sequence).select(0, h));
+  }
 
   C before_limits(int64_t token, int64_t h) const {
     const C z = dt[of_dt(token, h)] + dt_bias[h];
@@ -43,14 +49,17 @@ struct Inputs {
   C decay(C step, int64_t h) const { return std::exp(-step * std::exp(a_log[h])); }
 
   int64_t sequences, tokens, heads, width, groups, states;
-  std::vector<C> x, dt, b, c, a_log, dt_bias, d;
+  std::vector<C> x, dt, b, a_log, dt_bias, d, c;
   C min_step, max_step;
 };
 
 // True for the first tokens of documents, whose state does not depend on the tokens before.
-std::vector<bool> first_tokens(const Tensor& starts, int64_t sequences, int64_t tokens) {
+// inherits: without starts, the only document began before the sequence.
+std::vector<bool> first_tokens(const Tensor& starts, int64_t sequences, int64_t tokens,
+                               bool inherits) {
   const std::vector<int64_t> start =
-      starts.defined() ? load_integers(starts) : std::vector<int64_t>(sequences * tokens);
+      starts.defined() ? load_integers(starts)
+                       : std::vector<int64_t>(sequences * tokens, inherits ? -1 : 0);
   std::vector<bool> first(sequences * tokens);
   for (int64_t i = 0; i < sequences * tokens; ++i) first[i] = start[i] == i % tokens;
   return first;
@@ -79,11 +88,12 @@ void output(const std::vector<C>& state, const C* c, int64_t states, C d, const 
 template <class C>
 void scan(const StateScanArgs& args, Stream& stream) {
   const Inputs<C> in(args);
-  const std::vector<bool> first = first_tokens(args.starts, in.sequences, in.tokens);
+  const std::vector<bool> first =
+      first_tokens(args.starts, in.sequences, in.tokens, args.initial.defined());
   std::vector<C> out(in.x.size());
   for_rows(stream, in.sequences * in.heads, 1, [&](int64_t row) {
     const int64_t h = row % in.heads;
-    std::vector<C> state(in.width * in.states);
+    std::vector<C> state = in.state_in(args.initial, row / in.heads, h);
     for (int64_t t = 0; t < in.tokens; ++t) {
       const int64_t token = in.token(row / in.heads, t);
       const C step = in.step(token, h), decay = first[token] ? C{0} : in.decay(step, h);
@@ -109,12 +119,12 @@ struct Gradients {
   std::vector<double> x, dt, b, c, a_log, dt_bias, d;
 };
 
-// The states of one head of one sequence after each token.
+// The states of one head of one sequence, that before the first token and those after each.
 std::vector<std::vector<double>> all_states(const Inputs<double>& in,
-                                            const std::vector<bool>& first, int64_t sequence,
-                                            int64_t h) {
-  std::vector<std::vector<double>> states;
-  std::vector<double> state(in.width * in.states);
+                                            const std::vector<bool>& first, const Tensor& initial,
+                                            int64_t sequence, int64_t h) {
+  std::vector<double> state = in.state_in(initial, sequence, h);
+  std::vector<std::vector<double>> states = {state};
   for (int64_t t = 0; t < in.tokens; ++t) {
     const int64_t token = in.token(sequence, t);
     const double step = in.step(token, h), decay = first[token] ? 0.0 : in.decay(step, h);
@@ -127,11 +137,12 @@ std::vector<std::vector<double>> all_states(const Inputs<double>& in,
 
 // The adjoint recurrence of one head of one sequence: dstate is the gradient of the state after
 // token t.
-void differentiate(const Inputs<double>& in, const std::vector<bool>& first, int64_t sequence,
-                   int64_t h, const std::vector<double>& dout, Gradients& to) {
-  const std::vector<std::vector<double>> states = all_states(in, first, sequence, h);
+void differentiate(const StateScanBackwardArgs& args, const Inputs<double>& in,
+                   const std::vector<bool>& first, int64_t sequence, int64_t h,
+                   const std::vector<double>& dout, Gradients& to) {
+  const std::vector<std::vector<double>> states = all_states(in, first, args.initial, sequence, h);
   const double rate = std::exp(in.a_log[h]);
-  std::vector<double> dstate(in.width * in.states);
+  std::vector<double> dstate = in.state_in(args.dfinal, sequence, h);
   for (int64_t t = in.tokens - 1; t >= 0; --t) {
     const int64_t token = in.token(sequence, t), at = in.of_x(token, h), at_b = in.of_b(token, h);
     const double step = in.step(token, h), decay = in.decay(step, h);
@@ -142,11 +153,11 @@ void differentiate(const Inputs<double>& in, const std::vector<bool>& first, int
       for (int64_t n = 0; n < in.states; ++n) {
         double& ds = dstate[p * in.states + n];
         ds += dy[p] * c[n];
-        to.c[at_b + n] += states[t][p * in.states + n] * dy[p];
+        to.c[at_b + n] += states[t + 1][p * in.states + n] * dy[p];
         to.b[at_b + n] += step * ds * x[p];
         dx += step * ds * b[n];
         dstep += ds * x[p] * b[n];
-        if (!first[token]) ddecay += ds * states[t - 1][p * in.states + n];
+        if (!first[token]) ddecay += ds * states[t][p * in.states + n];
         ds = first[token] ? 0.0 : decay * ds;
       }
       to.x[at + p] = dx;
@@ -265,6 +276,36 @@ void scan_continued(const StateScanContinuedArgs& args) {
   store(args.slots.steps, slots.steps);
 }
 
+// The recurrence from the state 0, or the adjoint one from the gradient 0.
+template <class C>
+void carry(const StateCarryArgs& args) {
+  const Inputs<C> in(args);
+  const std::vector<bool> first = first_tokens(args.starts, in.sequences, in.tokens, true);
+  std::vector<C> states, decays;
+  for (int64_t sequence = 0; sequence < in.sequences; ++sequence) {
+    for (int64_t h = 0; h < in.heads; ++h) {
+      std::vector<C> state(in.width * in.states);
+      C all = 1;
+      for (int64_t i = 0; i < in.tokens; ++i) {
+        const int64_t token = in.token(sequence, args.gradient ? in.tokens - 1 - i : i);
+        const C step = in.step(token, h), decay = first[token] ? C{0} : in.decay(step, h);
+        const C *x = &in.x[in.of_x(token, h)], *b = &in.b[in.of_b(token, h)];
+        if (args.gradient) {
+          advance(state, C{1}, C{1}, x, in.width, b, in.states);
+          for (C& element : state) element *= decay;
+        } else {
+          advance(state, decay, step, x, in.width, b, in.states);
+        }
+        all *= decay;
+      }
+      states.insert(states.end(), state.begin(), state.end());
+      decays.push_back(all);
+    }
+  }
+  store(args.state, states);
+  if (args.decay.defined()) store(args.decay, decays);
+}
+
 }  // namespace
 
 void state_scan(const StateScanArgs& args, Stream& stream) {
@@ -273,11 +314,12 @@ void state_scan(const StateScanArgs& args, Stream& stream) {
 
 void state_scan_backward(const StateScanBackwardArgs& args, Stream&) {
   const Inputs<double> in(args);
-  const std::vector<bool> first = first_tokens(args.starts, in.sequences, in.tokens);
+  const std::vector<bool> first =
+      first_tokens(args.starts, in.sequences, in.tokens, args.initial.defined());
   const std::vector<double> dout = load<double>(args.dout);
   Gradients to(in);
   for (int64_t sequence = 0; sequence < in.sequences; ++sequence)
-    for (int64_t h = 0; h < in.heads; ++h) differentiate(in, first, sequence, h, dout, to);
+    for (int64_t h = 0; h < in.heads; ++h) differentiate(args, in, first, sequence, h, dout, to);
   store(args.dx, to.x);
   store(args.ddt, to.dt);
   store(args.db, to.b);
@@ -285,6 +327,10 @@ void state_scan_backward(const StateScanBackwardArgs& args, Stream&) {
   store_sum(args.da_log, std::move(to.a_log));
   store_sum(args.ddt_bias, std::move(to.dt_bias));
   store_sum(args.dd, std::move(to.d));
+}
+
+void state_carry(const StateCarryArgs& args, Stream&) {
+  args.x.dtype() == DType::f64 ? carry<double>(args) : carry<float>(args);
 }
 
 void state_scan_continued(const StateScanContinuedArgs& args, Stream&) {

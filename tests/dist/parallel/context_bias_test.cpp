@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "dist/ranks.h"
+#include "dist/parallel/divided_sequences.h"
 #include "parallel/context_attention.h"
 
 namespace megatron::parallel::context_bias {
 namespace {
 
 using testing::make;
-using Indices = std::vector<int32_t>;
 
 constexpr int64_t kSequences = 2, kLength = 32, kHeads = 4, kKeyHeads = 2, kSize = 8, kRadius = 5;
 
@@ -36,19 +35,11 @@ struct Form {
   }
 };
 
-// First and last token of each token's document, [sequences, length].
-struct Documents {
-  Indices starts, ends;
-};
 Documents documents() {
   Documents made;
   for (int64_t b = 0; b < kSequences; ++b) {
     const std::vector<int64_t> borders = {0, 7 + b, 8 + b, 25, kLength};
-    for (size_t d = 0; d + 1 < borders.size(); ++d) {
-      const auto tokens = static_cast<size_t>(borders[d + 1] - borders[d]);
-      made.starts.insert(made.starts.end(), tokens, static_cast<int32_t>(borders[d]));
-      made.ends.insert(made.ends.end(), tokens, static_cast<int32_t>(borders[d + 1] - 1));
-    }
+    for (size_t d = 0; d + 1 < borders.size(); ++d) made.add(borders[d], borders[d + 1]);
   }
   return made;
 }
@@ -80,12 +71,7 @@ class Share {
   Tensor held(const Indices& of_rows) const {
     Indices values;
     for (const int64_t row : rows_) values.push_back(of_rows[static_cast<size_t>(row)]);
-    return integers(values).view({kSequences, tokens()});
-  }
-  Tensor integers(const Indices& values) const {
-    Tensor t = make(runtime_, {static_cast<int64_t>(values.size())}, DType::i32);
-    copy_from(t, std::span<const int32_t>(values));
-    return t;
+    return integers(runtime_, values).view({kSequences, tokens()});
   }
 
  private:
@@ -93,52 +79,6 @@ class Share {
   Runtime& runtime_;
   std::vector<int64_t> rows_;
 };
-
-// For each row of the ranks' tokens the row in whole sequences, and the reverse.
-void set_rows(ExchangedTokens& to, const Share& share, const std::vector<int64_t>& rows) {
-  Indices part(rows.begin(), rows.end()), whole(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i)
-    whole[static_cast<size_t>(rows[i])] = static_cast<int32_t>(i);
-  to.part_rows = share.integers(part);
-  to.whole_rows = share.integers(whole);
-}
-
-// The rows of ranks with these indices within their sequences, [ranks, sequences, held].
-std::vector<int64_t> rows_of(const Indices& indices, int64_t held) {
-  std::vector<int64_t> rows;
-  for (size_t i = 0; i < indices.size(); ++i)
-    rows.push_back(static_cast<int64_t>(i) / held % kSequences * kLength + indices[i]);
-  return rows;
-}
-
-// The inner level takes the tokens of a group, in ascending order, as its sequences.
-void set_levels(ContextTokens& tokens, const Share& share, const Indices& indices,
-                const Documents& documents) {
-  const TokenLayout& layout = tokens.layout;
-  tokens.inner.layout = layout.inner_level();
-  tokens.ring.layout = layout.ring_level();
-  const Indices groups = tokens_by_group(layout, indices);
-  const int64_t of_group = layout.rows() * layout.inner, length = layout.held() * layout.inner,
-                group = tokens.ring.layout.rank * of_group;
-  const auto begin = groups.begin() + group;
-  std::vector<int64_t> rows;
-  Indices starts, ends;
-  for (int64_t i = 0; i < of_group; ++i) {
-    const int64_t sequence = i / layout.held() % kSequences;
-    const auto first = begin + sequence * length;
-    rows.push_back(
-        sequence * length +
-        (std::lower_bound(first, first + length, indices[static_cast<size_t>(group + i)]) - first));
-    const auto row = static_cast<size_t>(i / length * kLength + begin[i]);
-    starts.push_back(documents.starts[row]);
-    ends.push_back(documents.ends[row]);
-  }
-  set_rows(tokens.inner, share, rows);
-  tokens.inner.all_segment_starts = share.integers(starts);
-  tokens.inner.all_segment_ends = share.integers(ends);
-  tokens.ring.rank_indices = share.integers(groups);
-  tokens.ring.all_indices = tokens.all_indices;
-}
 
 struct Results {
   std::vector<Tensor> of_tokens;  // out, dq, dk, dv
@@ -176,21 +116,11 @@ void expect_one_ranks(const Form& form, comm::Group& world, Runtime& runtime) {
   const TokenLayout layout{kSequences, kLength, world.rank(), form.ranks, form.inner};
   const Documents of_tokens = documents();
   const Indices indices = tokens_by_rank(layout, form.packed ? of_tokens.starts : Indices{});
-  const std::vector<int64_t> all = rows_of(indices, layout.held());
+  const std::vector<int64_t> all = rows_of(layout, indices);
   const auto own = all.begin() + world.rank() * layout.rows();
   const Share share(form, runtime, {own, own + layout.rows()});
 
-  ContextTokens tokens;
-  tokens.layout = layout;
-  tokens.rank_indices = share.integers(indices);
-  Indices counting(all.size());
-  for (size_t i = 0; i < counting.size(); ++i) counting[i] = static_cast<int32_t>(i % kLength);
-  tokens.all_indices = share.integers(counting);
-  set_rows(tokens, share, all);
-  tokens.all_segment_starts = share.integers(of_tokens.starts);
-  tokens.all_segment_ends = share.integers(of_tokens.ends);
-  if (form.inner > 1) set_levels(tokens, share, indices, of_tokens);
-
+  const ContextTokens tokens = context_tokens(runtime, layout, indices, of_tokens);
   const int rank = world.rank(), inner = form.inner;
   const auto neighbours = world.split(rank / inner, rank, inner),
              ring = world.split(rank % inner, rank, form.ranks / inner);

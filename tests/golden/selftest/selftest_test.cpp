@@ -62,24 +62,24 @@ TEST_P(CheckFault, IsCaughtAndNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, CheckFault,
-                         ::testing::Values(Caught{"dropped-all-reduce", "layouts/llama tied"},
-                                           Caught{"gradient-averaged-twice", "layouts/gpt2"},
-                                           Caught{"doubled-gradient", "model/gpt2"},
-                                           Caught{"shifted-rope-pairing", "model/llama"},
-                                           Caught{"off-by-one-label", "model/llama"},
-                                           Caught{"prediction-past-documents",
-                                                  "model/llama tied, multi-token prediction"},
-                                           Caught{"visible-padding", "model/bert"},
-                                           Caught{"pooler-of-second-token", "model/bert"},
-                                           Caught{"global-rotary-base", "model/modernbert"},
-                                           Caught{"visible-encoder-padding", "model/t5"},
-                                           Caught{"relative-bucket-off-by-one", "model/t5"}),
-                         [](const auto& info) {
-                           std::string name = info.param.fault;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Faults, CheckFault,
+    ::testing::Values(
+        Caught{"dropped-all-reduce", "layouts/llama tied"},
+        Caught{"gradient-averaged-twice", "layouts/gpt2"}, Caught{"doubled-gradient", "model/gpt2"},
+        Caught{"shifted-rope-pairing", "model/llama"}, Caught{"off-by-one-label", "model/llama"},
+        Caught{"prediction-past-documents", "model/llama tied, multi-token prediction"},
+        Caught{"visible-padding", "model/bert"}, Caught{"pooler-of-second-token", "model/bert"},
+        Caught{"global-rotary-base", "model/modernbert"},
+        Caught{"visible-encoder-padding", "model/t5"},
+        Caught{"relative-bucket-off-by-one", "model/t5"},
+        Caught{"state-across-documents", "model/hybrid"},
+        Caught{"gate-behind-norm", "model/hybrid"}, Caught{"decay-of-neighbour", "model/hybrid"}),
+    [](const auto& info) {
+      std::string name = info.param.fault;
+      std::ranges::replace(name, '-', '_');
+      return name;
+    });
 
 TEST(Bf16Layouts, NoticeAReductionThatDoesNothing) {
   const std::string name = "layouts/llama bf16";
@@ -88,7 +88,7 @@ TEST(Bf16Layouts, NoticeAReductionThatDoesNothing) {
 }
 
 TEST(FaultNames, OfEachCheckHasATestAndOthersAreRefused) {
-  EXPECT_EQ(std::ranges::count_if(faults(), &Fault::in_checks), 11);
+  EXPECT_EQ(std::ranges::count_if(faults(), &Fault::in_checks), 14);
   try {
     fault_named("dropped-allreduce");
     FAIL() << "no error";

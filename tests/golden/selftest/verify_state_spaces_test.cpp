@@ -1,9 +1,9 @@
 // State spaces and hybrids of Hugging Face, however they are divided.
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "selftest/verify.h"
 #include "support.h"
+#include "text.h"
 
 namespace megatron::selftest {
 namespace {
@@ -17,12 +17,16 @@ class StateSpaces : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(StateSpaces, AgreeWithHuggingFaceHoweverTheyAreDivided) {
+  using enum parallel::ContextExchange;
   const int64_t compared = verify(directory(), {}).at(0).compared();
   EXPECT_GT(compared, 20);
   for (const VerifyOptions& options :
        {VerifyOptions{}, VerifyOptions{.tensor_parallel = 2}, VerifyOptions{.pipeline_parallel = 2},
         VerifyOptions{.tensor_parallel = 2, .pipeline_parallel = 2, .sequence_parallel = true},
-        VerifyOptions{.data_parallel = 2, .sharding = parallel::Sharding::parameters}}) {
+        VerifyOptions{.data_parallel = 2, .sharding = parallel::Sharding::parameters},
+        VerifyOptions{.context_parallel = 2},
+        VerifyOptions{.context_parallel = 2, .context_exchange = {all_gather}},
+        VerifyOptions{.context_parallel = 2, .context_exchange = {a2a}}}) {
     const std::vector<Report> reports = verify(directory(), options);
     EXPECT_EQ(reports.size(), 2u);
     for (const Report& report : reports) {
@@ -38,20 +42,36 @@ TEST(SharedBlocks, AgreeWithHuggingFaceOnStagesApart) {
     EXPECT_TRUE(report.passed()) << report.text();
 }
 
+// Four tensor-parallel ranks share two groups, and a norm of them.
+TEST(SharedGroups, AgreeWithHuggingFace) {
+  for (const char* model : {"mamba2", "falcon_h1_norm"}) {
+    for (const Report& report :
+         verify(vectors(std::string("hf/") + model),
+                {.tensor_parallel = 4, .context_parallel = 2, .sequence_parallel = true})) {
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_GT(report.compared(), 20);
+    }
+  }
+}
+
 TEST_P(StateSpaces, ComeBackByteForByte) {
   const TemporaryDirectory folder;
   const Report report = verify_rewrite(directory(), folder / "out");
   EXPECT_TRUE(report.passed()) << report.text();
 }
 
-TEST_P(StateSpaces, AreRefusedOnDividedSequences) {
-  try {
-    verify(directory(), {.context_parallel = 2});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("--context-parallel-size 2"), std::string::npos)
-        << e.what();
-  }
+TEST(StateSpaceDivision, IsRefusedByName) {
+  const auto refusal = [](const char* model, const VerifyOptions& options) {
+    return megatron::testing::error_of(
+        [&] { verify(vectors(std::string("hf/") + model), options); });
+  };
+  using enum parallel::ContextExchange;
+  EXPECT_NE(refusal("nemotron_h", {.tensor_parallel = 4}).find("--mamba-num-heads 6"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal("mamba2", {.tensor_parallel = 4, .context_parallel = 4, .context_exchange = {a2a}})
+          .find("--cp-comm-type a2a divides the 2 heads and 1 groups"),
+      std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, StateSpaces,

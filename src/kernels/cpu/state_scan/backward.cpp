@@ -24,12 +24,13 @@ struct GroupSums {
 // need.
 template <class N>
 struct GradientWork {
-  GradientWork(const ScanSizes& s, std::byte* begin) {
+  GradientWork(const ScanSizes& s, bool initial, std::byte* begin) {
     Pieces pieces(begin);
     const int64_t tokens = kScanChunk, across = 2 * s.words(s.width) * kPanel,
                   rows = s.states * s.words(s.columns);
     states = pieces.take<N>(s.block_heads * s.state_size());
-    history = pieces.take<Word<N>>(s.block_heads * std::max<int64_t>(0, s.chunks() - 1) * rows);
+    history = pieces.take<Word<N>>(s.block_heads *
+                                   std::max<int64_t>(0, s.chunks() - (initial ? 0 : 1)) * rows);
     state_rows = pieces.take<Word<N>>(rows);
     pairs = pieces.take<Word<N>>(is_paired(s.kind) ? s.columns / kPanel * s.state_panel() : 0);
     x_rows = pieces.take<Word<N>>(tokens * s.words(s.width));
@@ -58,7 +59,7 @@ template <class N>
 class ScanGradient {
  public:
   ScanGradient(const StateScanBackwardArgs& args, const ScanScratch& scratch)
-      : args_(args), s_(args), scratch_(scratch) {}
+      : args_(args), s_(args), scratch_(scratch), has_initial_(args.initial.defined()) {}
 
   void run(Stream& stream) const {
     const int64_t chunks = s_.chunks(), all = s_.sequences * s_.groups * chunks;
@@ -69,11 +70,12 @@ class ScanGradient {
     });
     stream.pool().parallel_for(s_.tasks(), [&](int64_t index, int thread) {
       const ScanTask task(s_, index);
-      const GradientWork<N> of_thread(s_, work(thread));
+      const GradientWork<N> of_thread(s_, has_initial_, work(thread));
       keep_states(task, of_thread);
       for (int64_t i = 0; i < task.count; ++i)
         sums()[task.sequence * s_.heads + task.first + i] = {};
-      bool passes = false;  // a gradient of the state after the chunk
+      bool passes = args_.dfinal.defined();  // a gradient of the state after the chunk
+      if (passes) load_states(args_.dfinal, task, of_thread);
       for (int64_t chunk = chunks - 1; chunk >= 0; --chunk)
         passes = differentiate(task, chunk, passes, of_thread);
     });
@@ -97,9 +99,20 @@ class ScanGradient {
   MatrixRows rows(const Tensor& t, int64_t of, int64_t chunk) const {
     return scan_rows(t, of / s_.groups, chunk * kScanChunk, of % s_.groups);
   }
-  // The state of a task's head before a chunk, which is not the first.
+  // True if a state is handed to the chunk.
+  bool has_state(int64_t chunk) const { return chunk > 0 || has_initial_; }
+  // The state of a task's head before a chunk that has one.
   Word<N>* kept(const GradientWork<N>& work, int64_t head, int64_t chunk) const {
-    return work.history + (head * (s_.chunks() - 1) + chunk - 1) * s_.states * s_.words(s_.columns);
+    const int64_t first = has_initial_ ? 0 : 1;
+    return work.history +
+           (head * (s_.chunks() - first) + chunk - first) * s_.states * s_.words(s_.columns);
+  }
+  // Those of a task's heads, from a tensor [B,H,P,N].
+  void load_states(const Tensor& from, const ScanTask& task, const GradientWork<N>& work) const {
+    for (int64_t i = 0; i < task.count; ++i)
+      load_state(
+          s_, from.data<N>() + (task.sequence * s_.heads + task.first + i) * s_.width * s_.states,
+          work.states + i * s_.state_size());
   }
 
   void set_head(const ScanTask& task, int64_t chunk, int64_t head, const ChunkDocuments& documents,
@@ -113,6 +126,12 @@ class ScanGradient {
   void keep_states(const ScanTask& task, const GradientWork<N>& work) const {
     ScanDecays<N> decays;
     N dt[kScanChunk];
+    if (has_initial_) {
+      load_states(args_.initial, task, work);
+      for (int64_t i = 0; i < task.count; ++i)
+        state_to_words(s_.kind, work.states + i * s_.state_size(), s_.states, s_.columns,
+                       kept(work, i, 0));
+    }
     for (int64_t chunk = 0; chunk + 1 < s_.chunks(); ++chunk) {
       const ChunkDocuments documents = documents_of(s_, args_.starts, task.sequence, chunk);
       const GroupChunk<N> shared = group(task.group_index, chunk);
@@ -120,7 +139,7 @@ class ScanGradient {
         N* const state = work.states + i * s_.state_size();
         set_head(task, chunk, task.first + i, documents, dt, decays);
         const MatrixRows x = scan_rows(args_.x, task.sequence, chunk * kScanChunk, task.first + i);
-        advance_state<N>(s_, {decays, documents, shared, x, state, chunk > 0}, work.panels);
+        advance_state<N>(s_, {decays, documents, shared, x, state, has_state(chunk)}, work.panels);
         state_to_words(s_.kind, state, s_.states, s_.columns, kept(work, i, chunk + 1));
       }
     }
@@ -134,7 +153,7 @@ class ScanGradient {
     std::fill_n(to.dc, to.count, N{0});
     for (int64_t i = 0; i < task.count; ++i)
       differentiate_head(task, chunk, i, documents, passes, to, work);
-    return chunk > 0 && documents.inherits > 0;
+    return has_state(chunk) && documents.inherits > 0;
   }
 
   void differentiate_head(const ScanTask& task, int64_t chunk, int64_t i,
@@ -145,7 +164,7 @@ class ScanGradient {
     const MatrixRows x = here(args_.x), dy = here(args_.dout);
     const GroupChunk<N> shared = group(task.group_index, chunk);
     N* const dstate = work.states + i * s_.state_size();
-    const bool inherits = chunk > 0 && documents.inherits > 0;
+    const bool inherits = has_state(chunk) && documents.inherits > 0;
     ScanDecays<N> decays;
     TokenSums tokens;
     set_head(task, chunk, head, documents, tokens.dt, decays);
@@ -161,17 +180,17 @@ class ScanGradient {
     }
     if (inherits) add_before(shared, kept(work, i, chunk), decays, to, work, tokens);
     NumberSums& sum = sums()[task.sequence * s_.heads + head];
-    sum.d += static_cast<double>(input_gradients({.rows = count,
-                                                  .width = s_.width,
-                                                  .inside = work.inside,
-                                                  .after = passes ? work.after : nullptr,
-                                                  .stride = s_.columns,
-                                                  .weights = decays.weights,
-                                                  .d = args_.numbers.d.data<N>()[head],
-                                                  .x = x,
-                                                  .dy = dy,
-                                                  .dx = here(args_.dx),
-                                                  .sums = tokens.after}));
+    sum.d += input_gradients({.rows = count,
+                              .width = s_.width,
+                              .inside = work.inside,
+                              .after = passes ? work.after : nullptr,
+                              .stride = s_.columns,
+                              .weights = decays.weights,
+                              .d = args_.numbers.d.data<N>()[head],
+                              .x = x,
+                              .dy = dy,
+                              .dx = here(args_.dx),
+                              .sums = tokens.after});
     finish_steps(task.sequence, chunk, head, documents, inherits, whole, decays, tokens, sum);
     if (inherits) pass_on(shared, dy, documents, passes, decays, dstate, work);
   }
@@ -414,8 +433,8 @@ class ScanGradient {
   }
 
  public:
-  static int64_t work_bytes(const ScanSizes& s) {
-    return std::max({GradientWork<N>(s, nullptr).bytes, GroupWork<N>(s, nullptr).bytes,
+  static int64_t work_bytes(const ScanSizes& s, bool initial) {
+    return std::max({GradientWork<N>(s, initial, nullptr).bytes, GroupWork<N>(s, nullptr).bytes,
                      FinishWork(s, nullptr).bytes});
   }
   static int64_t partial_bytes(const ScanSizes& s) {
@@ -426,12 +445,13 @@ class ScanGradient {
   const StateScanBackwardArgs& args_;
   const ScanSizes s_;
   const ScanScratch& scratch_;
+  const bool has_initial_;
 };
 
 template <class N>
-ScanScratch gradient_scratch_of(const ScanSizes& s, Stream& stream) {
+ScanScratch gradient_scratch_of(const ScanSizes& s, bool initial, Stream& stream) {
   ScanScratch scratch{.group_bytes = GroupChunk<N>(s, true, nullptr).bytes,
-                      .work_bytes = ScanGradient<N>::work_bytes(s),
+                      .work_bytes = ScanGradient<N>::work_bytes(s, initial),
                       .partial_bytes = ScanGradient<N>::partial_bytes(s)};
   Arena& arena = stream.scratch();
   scratch.groups = arena.allocate(s.sequences * s.groups * s.chunks() * scratch.group_bytes,
@@ -476,8 +496,9 @@ void scan_gradient(const StateScanBackwardArgs& args, Stream& stream) {
 ScanScratch state_scan_backward_scratch(const StateScanBackwardArgs& args, Stream& stream) {
   if (args.x.elements() == 0) return {};
   const ScanSizes s(args);
-  return s.type == DType::f64 ? gradient_scratch_of<double>(s, stream)
-                              : gradient_scratch_of<float>(s, stream);
+  const bool initial = args.initial.defined();
+  return s.type == DType::f64 ? gradient_scratch_of<double>(s, initial, stream)
+                              : gradient_scratch_of<float>(s, initial, stream);
 }
 
 void state_scan_backward(const StateScanBackwardArgs& args, Stream& stream) {

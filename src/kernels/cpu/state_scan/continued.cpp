@@ -133,7 +133,7 @@ class ContinuedScan {
                                     .c = to.g + part.low * kScanChunk,
                                     .ldc = kScanChunk,
                                     .accumulate = false});
-      if (part.ends_chunk()) turn_group(s_, b, work, to);
+      if (part.ends_chunk()) turn_group(s_, b, kScanChunk, work, to);
     }
   }
 
@@ -176,7 +176,7 @@ class ContinuedScan {
     const MatrixRows out = scan_rows(args_.out, text, part.row, head);
     const bool in_place = reads_in_place(part);
     if (part.before >= 0 && (!in_place || part.ends_chunk()))
-      load_state(slot_state(part.before, head), state);
+      load_state<N>(s_, slot_state(part.before, head), state);
     if (in_place) {
       scan_few(part, head, here, d, out, work);
     } else {
@@ -185,7 +185,7 @@ class ContinuedScan {
     if (is_kept(part)) keep(scan_rows(args_.x, text, part.row, head), args_.slots.x, part, head);
     if (part.ends_chunk()) {
       advance_state(s_, here, work.panels);
-      if (part.ends_block) store_state(state, slot_state(part.slot, head), work.inside);
+      if (part.ends_block) store_state<N>(s_, state, slot_state(part.slot, head), work.inside);
     } else {
       keep_state(part, head, state, work);
     }
@@ -198,7 +198,7 @@ class ContinuedScan {
     if (part.chunk == 0) {
       std::fill_n(to, s_.width * s_.states, N{0});
     } else if (!part.first) {
-      store_state(state, to, work.inside);
+      store_state<N>(s_, state, to, work.inside);
     } else if (part.before != part.slot) {
       std::copy_n(slot_state(part.before, head), s_.width * s_.states, to);
     }
@@ -269,28 +269,6 @@ class ContinuedScan {
 
   N* slot_state(int64_t slot, int64_t head) const {
     return args_.slots.state.template data<N>() + (slot * s_.heads + head) * s_.width * s_.states;
-  }
-  static MatrixRows rows_of(const N* values, int64_t stride) {
-    return {reinterpret_cast<const std::byte*>(values), stride, DTypeOf<N>::value};
-  }
-  // From [P,N] to panels, and the reverse.
-  void load_state(const N* from, N* state) const {
-    for (int64_t p = 0; p < s_.width; p += kPanel)
-      transpose_to_panel(WordKind::f32, rows_of(from + p * s_.states, s_.states),
-                         std::min(kPanel, s_.width - p), s_.states, nullptr,
-                         reinterpret_cast<Word<N>*>(state + p * s_.states));
-  }
-  void store_state(const N* state, N* to, N* turned) const {
-    for (int64_t p = 0; p < s_.width; p += kPanel) {
-      for (int64_t n = 0; n < s_.states; n += kPanel) {
-        const int64_t rows = std::min(kPanel, s_.width - p),
-                      count = std::min(kPanel, s_.states - n);
-        transpose_to_panel(WordKind::f32, rows_of(state + p * s_.states + n * kPanel, kPanel),
-                           count, kPanel, nullptr, reinterpret_cast<Word<N>*>(turned));
-        for (int64_t r = 0; r < rows; ++r)
-          std::copy_n(turned + r * kPanel, count, to + (p + r) * s_.states + n);
-      }
-    }
   }
 
   const StateScanContinuedArgs& args_;

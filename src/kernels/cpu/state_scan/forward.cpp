@@ -55,7 +55,11 @@ class Scan {
                             .group = shared,
                             .x = scan_rows(args_.x, task.sequence, first, head),
                             .state = state,
-                            .has_state = chunk > 0};
+                            .has_state = chunk > 0 || args_.initial.defined()};
+    if (chunk == 0 && args_.initial.defined())
+      load_state(s_,
+                 args_.initial.data<N>() + (task.sequence * s_.heads + head) * s_.width * s_.states,
+                 state);
     scan_chunk(s_, here, 0, count, args_.numbers.d.data<N>()[head],
                scan_rows(args_.out, task.sequence, first, head), work);
     if (chunk + 1 < s_.chunks()) advance_state(s_, here, work.panels);

@@ -277,8 +277,8 @@ void outputs_any(const ScanOutputs<float>& rows) {
 }
 
 template <class T>
-float gradients_of_inputs(const InputGradients<float>& rows) {
-  float total = 0;
+double gradients_of_inputs(const InputGradients<float>& rows) {
+  double total = 0;
   for (int64_t j = 0; j < rows.rows; ++j) {
     const T* x = reinterpret_cast<const T*>(rows.x.base) + j * rows.x.stride;
     const T* dy = reinterpret_cast<const T*>(rows.dy.base) + j * rows.dy.stride;
@@ -298,12 +298,12 @@ float gradients_of_inputs(const InputGradients<float>& rows) {
       store(sum, dx + p, n);
     });
     rows.sums[j] = add_halves(kFloats, with_after);
-    total += add_halves(kFloats, with_dy);
+    total += static_cast<double>(add_halves(kFloats, with_dy));
   }
   return total;
 }
 
-float gradients_any(const InputGradients<float>& rows) {
+double gradients_any(const InputGradients<float>& rows) {
   return rows.x.type == DType::f32 ? gradients_of_inputs<float>(rows)
                                    : gradients_of_inputs<bf16>(rows);
 }
@@ -389,7 +389,7 @@ float state_product(WordKind kind, const float* state, int64_t rows, int64_t col
   return HWY_DYNAMIC_DISPATCH(state_product_any)(kind, state, rows, columns, words);
 }
 void scan_outputs(const ScanOutputs<float>& rows) { HWY_DYNAMIC_DISPATCH(outputs_any)(rows); }
-float input_gradients(const InputGradients<float>& rows) {
+double input_gradients(const InputGradients<float>& rows) {
   return HWY_DYNAMIC_DISPATCH(gradients_any)(rows);
 }
 void add_columns(const ColumnSums64<float>& columns) {

@@ -120,7 +120,8 @@ void scan_outputs(const ScanOutputs<float>& rows);
 void scan_outputs(const ScanOutputs<double>& rows);
 
 // dx[j] = inside[j] + weights[j] * after[j] + d * dy[j]; after may be null. sums[j] = x[j] .
-// after[j]; returns the sum of x[j] . dy[j].
+// after[j]; returns the sum of x[j] . dy[j], over j in f64: the products cancel, so that f32 would
+// lose digits.
 template <class N>
 struct InputGradients {
   int64_t rows, width;
@@ -131,7 +132,7 @@ struct InputGradients {
   MatrixRows x, dy, dx;
   N* sums;
 };
-float input_gradients(const InputGradients<float>& rows);
+double input_gradients(const InputGradients<float>& rows);
 double input_gradients(const InputGradients<double>& rows);
 
 // sums[n,i] += factors[i] * values[n,i], rows of kScanChunk; and if `with` is not null, the panels

@@ -183,9 +183,9 @@ void pack_across(const ScanSizes& s, const MatrixRows& from, int64_t count, int6
 }
 
 template <class N>
-void turn_group(const ScanSizes& s, const MatrixRows& b, const GroupWork<N>& work,
+void turn_group(const ScanSizes& s, const MatrixRows& b, int64_t count, const GroupWork<N>& work,
                 const GroupChunk<N>& to) {
-  turn<N>(s, b, kScanChunk, work.turning, to.b_turned);
+  turn<N>(s, b, count, work.turning, to.b_turned);
 }
 
 template <class N>
@@ -207,7 +207,7 @@ void pack_group(const ScanSizes& s, const MatrixRows& b, const MatrixRows& c, in
                                  .ldc = kScanChunk,
                                  .accumulate = false});
   });
-  if (high == kScanChunk) turn_group(s, b, work, to);
+  if (high == kScanChunk) turn_group(s, b, kScanChunk, work, to);
 }
 
 template <class N>
@@ -338,6 +338,36 @@ void advance_state(const ScanSizes& s, const HeadChunk<N>& chunk, Word<N>* panel
                   chunk.state);
 }
 
+namespace {
+
+template <class N>
+MatrixRows rows_of_state(const N* values, int64_t stride) {
+  return {reinterpret_cast<const std::byte*>(values), stride, DTypeOf<N>::value};
+}
+
+}  // namespace
+
+template <class N>
+void load_state(const ScanSizes& s, const N* from, N* state) {
+  for (int64_t p = 0; p < s.width; p += kPanel)
+    transpose_to_panel(WordKind::f32, rows_of_state(from + p * s.states, s.states),
+                       std::min(kPanel, s.width - p), s.states, nullptr,
+                       reinterpret_cast<Word<N>*>(state + p * s.states));
+}
+
+template <class N>
+void store_state(const ScanSizes& s, const N* state, N* to, N* turned) {
+  for (int64_t p = 0; p < s.width; p += kPanel) {
+    for (int64_t n = 0; n < s.states; n += kPanel) {
+      const int64_t rows = std::min(kPanel, s.width - p), count = std::min(kPanel, s.states - n);
+      transpose_to_panel(WordKind::f32, rows_of_state(state + p * s.states + n * kPanel, kPanel),
+                         count, kPanel, nullptr, reinterpret_cast<Word<N>*>(turned));
+      for (int64_t r = 0; r < rows; ++r)
+        std::copy_n(turned + r * kPanel, count, to + (p + r) * s.states + n);
+    }
+  }
+}
+
 ScanScratch scan_scratch(const ScanSizes& s, int64_t chunks, Stream& stream) {
   ScanScratch scratch;
   const auto set_bytes = [&]<class N>(N) {
@@ -369,8 +399,10 @@ ScanScratch scan_scratch(const ScanSizes& s, int64_t chunks, Stream& stream) {
   template void add_to_state(const ScanSizes&, const GroupChunk<N>::Turned&, const Word<N>*,  \
                              int64_t, bool, N, N*);                                           \
   template void pack_across(const ScanSizes&, const MatrixRows&, int64_t, int64_t, Word<N>*); \
-  template void turn_group(const ScanSizes&, const MatrixRows&, const GroupWork<N>&,          \
+  template void turn_group(const ScanSizes&, const MatrixRows&, int64_t, const GroupWork<N>&, \
                            const GroupChunk<N>&);                                             \
+  template void load_state(const ScanSizes&, const N*, N*);                                   \
+  template void store_state(const ScanSizes&, const N*, N*, N*);                              \
   template const Word<N>* state_factor(const ScanSizes&, const N*, Word<N>*);
 MEGATRON_SCAN_OF(float)
 MEGATRON_SCAN_OF(double)

@@ -152,9 +152,9 @@ struct GroupWork {
 template <class N>
 void pack_group(const ScanSizes& s, const MatrixRows& b, const MatrixRows& c, int64_t low,
                 int64_t high, const GroupWork<N>& work, const GroupChunk<N>& to);
-// Packs b_turned alone.
+// Packs b_turned alone, of `count` rows.
 template <class N>
-void turn_group(const ScanSizes& s, const MatrixRows& b, const GroupWork<N>& work,
+void turn_group(const ScanSizes& s, const MatrixRows& b, int64_t count, const GroupWork<N>& work,
                 const GroupChunk<N>& to);
 // The rows of a matrix as the columns of two panels, summed over its elements; columns beyond
 // `count` are 0.
@@ -202,6 +202,12 @@ void add_to_state(const ScanSizes& s, const typename GroupChunk<N>::Turned& turn
 template <class N>
 const Word<N>* state_factor(const ScanSizes& s, const N* state, Word<N>* pairs);
 
+// A state from [P,N] to panels, and the reverse; turned: memory of kPanel^2 elements.
+template <class N>
+void load_state(const ScanSizes& s, const N* from, N* state);
+template <class N>
+void store_state(const ScanSizes& s, const N* state, N* to, N* turned);
+
 // Memory that a call requests from the scratch arena.
 struct ScanScratch {
   std::shared_ptr<Storage> groups, work, partials, sums;
@@ -212,6 +218,7 @@ ScanScratch scan_scratch(const ScanSizes& s, int64_t chunks, Stream& stream);
 ScanScratch state_scan_scratch(const StateScanArgs& args, Stream& stream);
 ScanScratch state_scan_backward_scratch(const StateScanBackwardArgs& args, Stream& stream);
 ScanScratch state_scan_continued_scratch(const StateScanContinuedArgs& args, Stream& stream);
+ScanScratch state_carry_scratch(const StateCarryArgs& args, Stream& stream);
 
 template <class N>
 using Tile = std::conditional_t<std::is_same_v<N, double>, DoubleTileProduct, TileProduct>;

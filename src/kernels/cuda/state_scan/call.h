@@ -53,6 +53,7 @@ struct alignas(16) ScanText {
   // A chunk of these: its rows from begin to end are tokens of the call, those before are stored.
   __device__ int begin_of(int chunk) const { return chunk == 0 ? stored() : 0; }
   __device__ int end_of(int chunk) const { return min(kSide, end() - chunk * kSide); }
+  __device__ int last_of(int chunk) const { return end_of(chunk) - 1; }
   __device__ int column_of(int chunk) const {
     return column + (chunk == 0 ? 0 : chunk * kSide - stored());
   }
@@ -104,6 +105,8 @@ struct ScanCall {
   StepTensor<T> dt;
   ScanNumbers numbers;
   const int32_t* starts;
+  int start;             // of all tokens if starts is null
+  const float* initial;  // states before sequences [B,H,P,N]; may be null
   ScanSlotsOnDevice<T> slots;
   const ScanText* texts;  // null: whole sequences
   ScanToken* tokens;      // scratch
@@ -136,6 +139,7 @@ struct ScanCall {
   __device__ const float* state_before(const ScanText& text, int64_t sequence, int chunk,
                                        int head) const {
     if (chunk > 0) return states + state_index(sequence, chunk - 1, head);
+    if (initial != nullptr) return initial + (sequence * heads + head) * state_size();
     return text.position < kSide ? nullptr : slot_state(text.slot, head);
   }
   // Rows of a state, or of its gradient, as a matrix.
@@ -190,11 +194,13 @@ ScanCall<T> scan_call(const Args& args, const Tensor& y, const ScanBlocks& block
                       const StateScanScratch& scratch) {
   ScanCall<T> call{.x = head_tensor<T>(args.x),
                    .b = head_tensor<T>(args.b),
-                   .c = head_tensor<T>(args.c),
+                   .c = {},
                    .y = head_tensor<T>(y),
                    .dt = StepTensor<T>(args.dt),
                    .numbers = ScanNumbers(args.numbers),
                    .starts = nullptr,
+                   .start = 0,
+                   .initial = nullptr,
                    .slots = {},
                    .texts = nullptr,
                    .tokens = static_cast<ScanToken*>(scratch.tokens.address()),
@@ -210,7 +216,13 @@ ScanCall<T> scan_call(const Args& args, const Tensor& y, const ScanBlocks& block
                    .width_tiles = static_cast<int>(blocks.width_tiles),
                    .state_tiles = static_cast<int>(blocks.state_tiles),
                    .whole_states = blocks.states % kChunk<T> == 0};
+  if constexpr (requires { args.c; }) call.c = head_tensor<T>(args.c);
   if constexpr (requires { args.starts; }) call.starts = address_of<int32_t>(args.starts);
+  if constexpr (requires { args.initial; }) {
+    call.initial = address_of<float>(args.initial);
+    call.start = call.initial == nullptr ? 0 : -1;
+    call.whole_states = call.whole_states && are_aligned({call.initial});
+  }
   return call;
 }
 
@@ -233,7 +245,9 @@ void launch_scan(const char* name, void (*kernel)(Parameters...), int64_t blocks
 // The steps of a scan, for float, Bf16 and F16. find_texts fills the texts of a call that continues
 // them, prepare_tokens call.tokens, chunk_states and pass_states call.states, chunk_outputs y.
 // Backward needs `dstates`, which are filled in the same way, from the last chunk on, by
-// chunk_state_gradients and pass_state_gradients.
+// chunk_state_gradients and pass_state_gradients; dfinal: the gradients of the states after the
+// last chunks [B,H,P,N], or null. carry_state writes StateCarryArgs::state and decay, which may be
+// null.
 template <class T>
 void find_texts(const ScanCall<T>& call, int64_t sequences, ScanText* texts, Stream& stream);
 template <class T>
@@ -249,6 +263,9 @@ void chunk_state_gradients(const ScanCall<T>& call, int64_t sequences, float* ds
                            Stream& stream);
 template <class T>
 void pass_state_gradients(const ScanCall<T>& call, int64_t sequences, float* dstates,
-                          Stream& stream);
+                          const float* dfinal, Stream& stream);
+template <class T>
+void carry_state(const ScanCall<T>& call, int64_t sequences, bool gradient, float* state,
+                 float* decay, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

@@ -1,5 +1,5 @@
 // Backward pass of a scan, in the notation of call.h. With dS the gradient of the state after a
-// chunk (0 for the last), l its last token, S the state before it and dy that of y,
+// chunk, l its last token, S the state before it and dy that of y,
 //   dM_ij = dy_i x_j,   dG_ij = L_ij D_j dM_ij (of c_i b_j),
 //   dx_j = sum over i of M_ij dy_i + L_lj D_j dS b_j + d dy_j,
 //   dc_i = sum over heads of E_i S^T dy_i + sum over j of dG_ij b_j,
@@ -21,13 +21,16 @@ struct ScanGradients {
   StepTensor<T> ddt;
   // Parts of StateScanBackwardScratch.
   const float* dstates;
+  const float* dfinal;  // StateScanBackwardArgs; may be null
   float *inherited, *decayed, *products, *db_parts, *dc_parts;
   float *da_log, *ddt_bias, *dd;  // null: not computed
   int64_t sequences;
 
-  // Gradient of the state after a chunk; null for the last chunk.
+  // Gradient of the state after a chunk; null: 0.
   __device__ const float* dstate_after(int64_t sequence, int chunk, int head) const {
-    if (chunk + 1 >= call.chunks) return nullptr;
+    if (chunk + 1 >= call.chunks)
+      return dfinal == nullptr ? nullptr
+                               : dfinal + (sequence * call.heads + head) * call.state_size();
     return dstates + call.state_index(sequence, chunk, head);
   }
   // Index in tiles [parts,B,chunks,G].

@@ -115,7 +115,8 @@ __device__ void differentiate_x(const ScanGradients<T>& work, const HeadsOfChunk
       __syncthreads();
       dx.template add_product<Depth::inside, Depth::inside>(tiles.left, tiles.right);
     }
-    dx.each([&](int j, int, float& x) { x *= decay_of_input(tokens[kSide - 1], tokens[j], j); });
+    const ScanToken& last = tokens[text.last_of(at.chunk)];
+    dx.each([&](int j, int, float& x) { x *= decay_of_input(last, tokens[j], j); });
     dx.add_rows(tiles.later, [&](int j, int column) { return to_float(tiles.x.row(j)[column]); });
     dx.each([&](int j, int, float& x) { x *= tokens[j].step; });
   }

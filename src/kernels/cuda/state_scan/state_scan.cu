@@ -30,24 +30,26 @@ void differentiate(const StateScanBackwardArgs& args, Stream& stream) {
   const ScanBlocks blocks(args);
   const StateScanBackwardScratch scratch = state_scan_backward_scratch(args, stream);
   auto* const dstates = address_of<float>(scratch.dstates);
-  const ScanGradients<T> work{.call = scan_call<T>(args, args.dout, blocks, scratch.forward),
-                              .dx = head_tensor<T>(args.dx),
-                              .db = head_tensor<T>(args.db),
-                              .dc = head_tensor<T>(args.dc),
-                              .ddt = StepTensor<T>(args.ddt),
-                              .dstates = dstates,
-                              .inherited = address_of<float>(scratch.inherited),
-                              .decayed = address_of<float>(scratch.decayed),
-                              .products = address_of<float>(scratch.products),
-                              .db_parts = address_of<float>(scratch.db),
-                              .dc_parts = address_of<float>(scratch.dc),
-                              .da_log = address_of<float>(scratch.da_log),
-                              .ddt_bias = address_of<float>(scratch.ddt_bias),
-                              .dd = address_of<float>(scratch.dd),
-                              .sequences = blocks.sequences};
+  ScanGradients<T> work{.call = scan_call<T>(args, args.dout, blocks, scratch.forward),
+                        .dx = head_tensor<T>(args.dx),
+                        .db = head_tensor<T>(args.db),
+                        .dc = head_tensor<T>(args.dc),
+                        .ddt = StepTensor<T>(args.ddt),
+                        .dstates = dstates,
+                        .dfinal = address_of<float>(args.dfinal),
+                        .inherited = address_of<float>(scratch.inherited),
+                        .decayed = address_of<float>(scratch.decayed),
+                        .products = address_of<float>(scratch.products),
+                        .db_parts = address_of<float>(scratch.db),
+                        .dc_parts = address_of<float>(scratch.dc),
+                        .da_log = address_of<float>(scratch.da_log),
+                        .ddt_bias = address_of<float>(scratch.ddt_bias),
+                        .dd = address_of<float>(scratch.dd),
+                        .sequences = blocks.sequences};
+  work.call.whole_states = work.call.whole_states && are_aligned({work.dfinal});
   compute_states(work.call, blocks.sequences, stream);
   chunk_state_gradients(work.call, blocks.sequences, dstates, stream);
-  pass_state_gradients(work.call, blocks.sequences, dstates, stream);
+  pass_state_gradients(work.call, blocks.sequences, dstates, work.dfinal, stream);
   state_terms(work, stream);
   head_gradients(work, stream);
   group_gradients(work, stream);
@@ -77,6 +79,19 @@ void state_scan(const StateScanArgs& args, Stream& stream) {
 void state_scan_backward(const StateScanBackwardArgs& args, Stream& stream) {
   for_storage_type("state_scan_backward", args.x.dtype(),
                    [&](auto type) { differentiate<decltype(type)>(args, stream); });
+}
+
+void state_carry(const StateCarryArgs& args, Stream& stream) {
+  const ScanBlocks blocks(args);
+  const StateScanScratch scratch = state_carry_scratch(args, stream);
+  for_storage_type("state_carry", args.x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    ScanCall<T> call = scan_call<T>(args, args.x, blocks, scratch);
+    call.start = -1;
+    prepare_tokens(call, blocks.sequences, stream);
+    carry_state(call, blocks.sequences, args.gradient, address_of<float>(args.state),
+                address_of<float>(args.decay), stream);
+  });
 }
 
 void state_scan_continued(const StateScanContinuedArgs& args, Stream& stream) {

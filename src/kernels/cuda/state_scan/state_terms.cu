@@ -20,7 +20,7 @@ __device__ void sum_decayed(const ScanGradients<T>& work, const HeadsOfChunk& at
   const float* state = call.state_before(text, at.sequence, at.chunk, head);
   const float* dstate = work.dstate_after(at.sequence, at.chunk, head);
   const int64_t index = call.head_index(at.sequence, at.chunk, head);
-  const float decay = decay_of_state(call.tokens[index * kSide + kSide - 1]);
+  const float decay = decay_of_state(call.tokens[index * kSide + text.last_of(at.chunk)]);
   float sum = 0;
   if (state != nullptr && dstate != nullptr && decay != 0) {
 #pragma unroll 8
@@ -67,10 +67,9 @@ __device__ void add_to_db(const ScanGradients<T>& work, const HeadsOfChunk& at,
     __syncthreads();
     sums.template add_product<Depth::inside, Depth::outside>(tiles.left, tiles.right);
   }
-  const ScanToken* tokens = tiles.tokens;
-  sums.each([&](int j, int, float& sum) {
-    sum *= decay_of_input(tokens[kSide - 1], tokens[j], j) * tokens[j].step;
-  });
+  const ScanToken *tokens = tiles.tokens, &last = tokens[text.last_of(at.chunk)];
+  sums.each(
+      [&](int j, int, float& sum) { sum *= decay_of_input(last, tokens[j], j) * tokens[j].step; });
   db.add(sums);
 }
 

@@ -26,9 +26,11 @@ __global__ void __launch_bounds__(kScanThreads) add_chunk(ScanCall<T> call, floa
 // Loads of a thread that are in flight together.
 constexpr int kAhead = 8;
 
-// Adds up one element of a head's state over the chunks, or over those behind, in order.
+// Adds up one element of a head's state over the chunks, or over those behind, in order. final: the
+// gradients of the states after the last chunks, or null.
 template <class T, bool kGradient>
-__global__ void __launch_bounds__(kThreads) pass(ScanCall<T> call, float* states, unsigned blocks) {
+__global__ void __launch_bounds__(kThreads)
+    pass(ScanCall<T> call, float* states, const float* final, unsigned blocks) {
   const int64_t head_of_all = blockIdx.x / blocks;
   const int head = static_cast<int>(head_of_all % call.heads);
   const int64_t sequence = head_of_all / call.heads;
@@ -37,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) pass(ScanCall<T> call, float* states
   const ScanText text = call.text(sequence);
   const int count = text.last_chunk();
   float state = 0;
-  const float* before = kGradient ? nullptr : call.state_before(text, sequence, 0, head);
+  if (kGradient && final != nullptr) final += head_of_all * call.state_size();
+  const float* before = kGradient ? final : call.state_before(text, sequence, 0, head);
   if (before != nullptr) state = before[element];
   for (int first = 0; first < count; first += kAhead) {
     float added[kAhead], decay[kAhead];
@@ -48,9 +51,9 @@ __global__ void __launch_bounds__(kThreads) pass(ScanCall<T> call, float* states
       const int chunk = chunk_of(i);
       added[i] = states[call.state_index(sequence, chunk, head) + element];
       decay[i] = 0;
-      if (!kGradient || chunk + 1 < count) {
+      if (!kGradient || chunk + 1 < count || final != nullptr) {
         const int over = kGradient ? chunk + 1 : chunk;
-        decay[i] = decay_of_state(call.tokens_of(sequence, over, head)[kSide - 1]);
+        decay[i] = decay_of_state(call.tokens_of(sequence, over, head)[text.last_of(over)]);
       }
     }
 #pragma unroll
@@ -71,14 +74,15 @@ void launch_chunks(const ScanCall<T>& call, int64_t sequences, float* states, St
 }
 
 template <class T, bool kGradient>
-void launch_pass(const ScanCall<T>& call, int64_t sequences, float* states, Stream& stream) {
+void launch_pass(const ScanCall<T>& call, int64_t sequences, float* states, const float* final,
+                 Stream& stream) {
   if (call.inner_states == 0) return;
   const int64_t blocks = ceil_div(int64_t{call.width} * call.state_width, kThreads);
   const int64_t all = blocks * sequences * call.heads;
   if (all == 0) return;
   check_blocks("state_scan", all);
   launch("state_scan, sums of states", pass<T, kGradient>, Grid{dim3(static_cast<unsigned>(all))},
-         stream, call, states, static_cast<unsigned>(blocks));
+         stream, call, states, final, static_cast<unsigned>(blocks));
 }
 
 }  // namespace
@@ -89,7 +93,7 @@ void chunk_states(const ScanCall<T>& call, int64_t sequences, Stream& stream) {
 }
 template <class T>
 void pass_states(const ScanCall<T>& call, int64_t sequences, Stream& stream) {
-  launch_pass<T, false>(call, sequences, call.states, stream);
+  launch_pass<T, false>(call, sequences, call.states, nullptr, stream);
 }
 template <class T>
 void chunk_state_gradients(const ScanCall<T>& call, int64_t sequences, float* dstates,
@@ -98,15 +102,15 @@ void chunk_state_gradients(const ScanCall<T>& call, int64_t sequences, float* ds
 }
 template <class T>
 void pass_state_gradients(const ScanCall<T>& call, int64_t sequences, float* dstates,
-                          Stream& stream) {
-  launch_pass<T, true>(call, sequences, dstates, stream);
+                          const float* dfinal, Stream& stream) {
+  launch_pass<T, true>(call, sequences, dstates, dfinal, stream);
 }
 
 #define MEGATRON_SCAN_STATES(T)                                                      \
   template void chunk_states(const ScanCall<T>&, int64_t, Stream&);                  \
   template void pass_states(const ScanCall<T>&, int64_t, Stream&);                   \
   template void chunk_state_gradients(const ScanCall<T>&, int64_t, float*, Stream&); \
-  template void pass_state_gradients(const ScanCall<T>&, int64_t, float*, Stream&);
+  template void pass_state_gradients(const ScanCall<T>&, int64_t, float*, const float*, Stream&);
 MEGATRON_SCAN_STATES(float)
 MEGATRON_SCAN_STATES(Bf16)
 MEGATRON_SCAN_STATES(F16)

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) prepare(ScanCall<T> call, int64_t co
           softplus(to_float(call.dt.at(sequence, at, head)) + call.numbers.dt_bias[head]);
       token.step = fminf(fmaxf(raw, call.numbers.min_step), call.numbers.max_step);
       const int start =
-          call.starts == nullptr ? 0 : call.starts[sequence * call.sequence_tokens + at];
+          call.starts == nullptr ? call.start : call.starts[sequence * call.sequence_tokens + at];
       token.first = start - first_token;
     }
     const double logarithm = token.step * rate;

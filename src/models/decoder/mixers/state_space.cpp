@@ -188,6 +188,7 @@ std::unique_ptr<Sublayer> StateMixer::build(nn::Builder& builder, const std::str
       builder, name + kModule, s,
       nn::StateSpace::Place{.hidden = place.model.hidden_size,
                             .layer = place.state_layer,
+                            .index = place.index,
                             .init = matrix_init(place.model),
                             .output_init = output_init(place.model)});
 }

@@ -92,6 +92,8 @@ void write_attention(const DecoderValue& value, Json& j) {
   nn::Temperature temperature;
   Json chunk;
   for (const LayerValue& layer : value.layers) {
+    MG_CHECK(layer.attention() != nullptr,
+             "every layer has attention, and one of this model's none");
     const nn::AttentionConfig& a = *layer.attention();
     if (a.chunk > 0) chunk = a.chunk;
     rotated.emplace_back(a.rotary.empty() ? 0 : 1);
