@@ -21,18 +21,30 @@ namespace HWY_NAMESPACE {
 using Integers = hn::RebindToSigned<Floats>;
 
 // A NaN in x does not count.
-HWY_INLINE V larger(V x, V most) { return hn::IfThenElse(hn::Gt(x, most), x, most); }
+HWY_INLINE V larger(V x, V most) {
+#if HWY_ARCH_X86
+  return hn::Max(x, most);  // the second operand if one is NaN
+#else
+  return hn::IfThenElse(hn::Gt(x, most), x, most);
+#endif
+}
 
 template <class T>
-float largest_of(const T* x, int64_t n) {
-  V most[4] = {hn::Zero(kFloats), hn::Zero(kFloats), hn::Zero(kFloats), hn::Zero(kFloats)};
+HWY_INLINE float largest_of(const T* x, int64_t n) {
+  V most = hn::Zero(kFloats);
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    for (int k = 0; k < 4; ++k) most[k] = larger(hn::Abs(load(x + i + k * kLanes)), most[k]);
-  for_vectors(
-      i, n, [&](int64_t at, auto part) { most[0] = larger(hn::Abs(load(x + at, part)), most[0]); });
-  return hn::GetLane(
-      hn::MaxOfLanes(kFloats, larger(larger(most[0], most[1]), larger(most[2], most[3]))));
+  if (n >= 4 * kLanes) {
+    V others[3] = {most, most, most};
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+      most = larger(hn::Abs(load(x + i)), most);
+      for (int k = 0; k < 3; ++k)
+        others[k] = larger(hn::Abs(load(x + i + (k + 1) * kLanes)), others[k]);
+    }
+    most = larger(larger(others[0], others[1]), larger(others[2], most));
+  }
+  for_vectors(i, n,
+              [&](int64_t at, auto part) { most = larger(hn::Abs(load(x + at, part)), most); });
+  return hn::GetLane(hn::MaxOfLanes(kFloats, most));
 }
 
 // LowFormatBits for vectors.
@@ -40,13 +52,14 @@ class Rounder {
  public:
   explicit Rounder(LowFormat format) : f_(format), four_bits_(f_.sign == 8) {}
 
+  // A NaN stays one.
   HWY_INLINE V rounded(V size) const {
-    const auto most = capped(size);
+    const V most = capped(size);
     const V rounder = hn::BitCast(kFloats, hn::Add(exponent(most), words(f_.to_rounder)));
     return hn::Sub(hn::Add(most, rounder), rounder);
   }
   HWY_INLINE V rounded_by_chance(V size, V chance) const {
-    const auto most = capped(size);
+    const V most = capped(size);
     const auto e = exponent(most);
     const V t = hn::Mul(most, hn::BitCast(kFloats, hn::Sub(words(f_.to_inverse), e)));
     const V whole = hn::Floor(t);
@@ -70,7 +83,11 @@ class Rounder {
  private:
   static HWY_INLINE hn::Vec<Words> words(uint32_t value) { return hn::Set(Words(), value); }
   HWY_INLINE V capped(V size) const {
-    return hn::IfThenElse(hn::Lt(size, set(f_.largest)), size, set(f_.largest));
+#if HWY_ARCH_X86
+    return hn::Min(set(f_.largest), size);  // the second operand if one is NaN
+#else
+    return hn::IfThenElse(hn::Gt(size, set(f_.largest)), set(f_.largest), size);
+#endif
   }
   HWY_INLINE hn::Vec<Words> exponent(V size) const {
     return hn::Max(hn::And(hn::BitCast(Words(), size), words(kFloatExponent)), words(f_.lowest));
@@ -95,7 +112,7 @@ HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Part part) {
 template <class T>
 class Quantization {
  public:
-  static constexpr int64_t kColumns = 512;
+  static constexpr int64_t kColumns = 1024;
 
   explicit Quantization(const QuantizeArgs& args)
       : args_(args),
@@ -137,69 +154,90 @@ class Quantization {
                                  ? output_of<T>(to.values, columns_, {args_.x.raw()})
                                  : Output<T>{nullptr, false};
     Factors factors;
-    const bool given = args_.rule == BlockScale::given;
-    const int64_t step = given ? tile.end - tile.begin : to.rows;
-    for (int64_t i = tile.begin; i < tile.end; i += step) {
-      const int64_t end = std::min(i + step, tile.end);
-      if (given) {
-        factors.multiplier.fill(scale_);
-        factors.factor.fill(1);
-      } else {
-        find_factors(tile, i, end, to, factors);
-      }
-      for (int64_t r = i; r < end; ++r) round_row(tile, r, to, values, factors);
+    if (args_.rule == BlockScale::given) {
+      const V scale = set(scale_);
+      for (int64_t r = tile.begin; r < tile.end; ++r)
+        round_row(
+            tile, r, to, values, [&](V x, int64_t) { return hn::Mul(x, scale); },
+            [](V q, int64_t) { return q; });
+      return;
+    }
+    for (int64_t i = tile.begin; i < tile.end; i += to.rows) {
+      const int64_t end = std::min(i + to.rows, tile.end);
+      find_factors(tile, i, end, to, factors);
+      const auto scaled = [&](V x, int64_t j) {
+        x = hn::Mul(x, hn::Load(kFloats, factors.multiplier.data() + j));
+        return divides() ? hn::Div(x, hn::Load(kFloats, factors.divisor.data() + j)) : x;
+      };
+      const auto value = [&](V q, int64_t j) {
+        return hn::Mul(q, hn::Load(kFloats, factors.factor.data() + j));
+      };
+      for (int64_t r = i; r < end; ++r) round_row(tile, r, to, values, scaled, value);
     }
   }
 
   // Maxima of |x| over the rows [i, end), by column.
   void column_maxima(const Tile& tile, int64_t i, int64_t end, float* most) const {
     for_vectors(0, tile.width, [&](int64_t j, auto n) {
-      V v = hn::Abs(load(row(i, tile) + j, n));
-      v = larger(v, hn::Zero(kFloats));
-      for (int64_t r = i + 1; r < end; ++r) v = larger(hn::Abs(load(row(r, tile) + j, n)), v);
+      V v = hn::Zero(kFloats);
+      for (int64_t r = i; r < end; ++r) v = larger(hn::Abs(load(row(r, tile) + j, n)), v);
       store(v, most + j, n);
     });
+  }
+
+  // most: of the blocks of a row of blocks, one after another.
+  void block_maxima(const Tile& tile, int64_t i, int64_t end, const QuantizedBlocks& to,
+                    float* most) const {
+    if (to.rows > 1) column_maxima(tile, i, end, most);
+    if (to.columns == 1) {
+      if (to.rows == 1) column_maxima(tile, i, end, most);
+      return;
+    }
+    for (int64_t j = 0, k = 0; j < tile.width; j += to.columns, ++k) {
+      const int64_t n = std::min(to.columns, tile.width - j);
+      most[k] = to.rows > 1 ? largest_of(most + j, n) : largest_of(row(i, tile) + j, n);
+    }
   }
 
   void find_factors(const Tile& tile, int64_t i, int64_t end, const QuantizedBlocks& to,
                     Factors& factors) const {
     alignas(64) std::array<float, kColumns> most;
-    const bool one_row = to.rows == 1;
-    if (!one_row) column_maxima(tile, i, end, most.data());
-    const int64_t line = i / to.rows * ceil_div(columns_, to.columns);
-    for (int64_t j = 0; j < tile.width; j += to.columns) {
-      const int64_t n = std::min(to.columns, tile.width - j);
-      const float amax = one_row ? largest_of(row(i, tile) + j, n) : largest_of(most.data() + j, n);
-      const BlockFactors f = block_factors(args_.rule, args_.format, amax, scale_);
+    block_maxima(tile, i, end, to, most.data());
+    const int64_t first = i / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
+    const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
+    float* scales = f32_scales ? to.scales.data<float>() + first : nullptr;
+    uint8_t* codes =
+        to.scales.defined() && !f32_scales ? to.scales.data<uint8_t>() + first : nullptr;
+    const int64_t count = ceil_div(tile.width, to.columns);
+    for (int64_t k = 0; k < count; ++k) {
+      const BlockFactors f =
+          block_factors(args_.rule, args_.format, most[static_cast<size_t>(k)], scale_);
+      const int64_t j = k * to.columns, n = std::min(to.columns, tile.width - j);
       std::fill_n(factors.multiplier.data() + j, n, f.multiplier);
       std::fill_n(factors.factor.data() + j, n, f.factor);
       if (divides()) std::fill_n(factors.divisor.data() + j, n, f.divisor);
-      if (!to.scales.defined()) continue;
-      const int64_t block = line + (tile.column + j) / to.columns;
-      if (to.scales.dtype() == DType::f32) to.scales.data<float>()[block] = f.factor;
-      else to.scales.data<uint8_t>()[block] = static_cast<uint8_t>(f.code);
+      if (scales != nullptr) scales[k] = f.factor;
+      if (codes != nullptr) codes[k] = static_cast<uint8_t>(f.code);
     }
   }
 
   bool divides() const { return args_.rule == BlockScale::nvfp4_quotient; }
 
-  void round_row(const Tile& tile, int64_t r, const QuantizedBlocks& to, Output<T> values,
-                 const Factors& factors) const {
+  // scaled(x, column): what is rounded. value(q, column): of its result.
+  template <class Scaled, class Value>
+  HWY_INLINE void round_row(const Tile& tile, int64_t r, const QuantizedBlocks& to,
+                            Output<T> values, Scaled scaled, Value value) const {
     alignas(64) std::array<float, kColumns> chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
     uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at : nullptr;
     for_vectors(0, tile.width, [&](int64_t j, auto n) {
-      V x = hn::Mul(load(x_ + at + j, n), hn::Load(kFloats, factors.multiplier.data() + j));
-      if (divides()) x = hn::Div(x, hn::Load(kFloats, factors.divisor.data() + j));
-      const V size = hn::Abs(x);
+      const V x = scaled(load(x_ + at + j, n), j), size = hn::Abs(x);
       const V q = args_.stochastic
                       ? rounder_.rounded_by_chance(size, hn::Load(kFloats, chances.data() + j))
                       : rounder_.rounded(size);
       if (codes != nullptr) store_bytes(rounder_.codes(q, x), codes + j, n);
-      if (values.p == nullptr) return;
-      const V value = hn::Mul(hn::CopySign(q, x), hn::Load(kFloats, factors.factor.data() + j));
-      store(hn::IfThenElse(hn::IsNaN(x), x, value), values + (at + j), n);
+      if (values.p != nullptr) store(value(hn::CopySign(q, x), j), values + (at + j), n);
     });
   }
 

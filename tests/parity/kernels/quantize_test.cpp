@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "base/philox.h"
-#include "kernels/table.h"
+#include "kernels/case.h"
+#include "kernels/instruction_set.h"
 
 namespace megatron::kernels::quantize_test {
 namespace {
@@ -105,6 +106,21 @@ TEST_F(Quantizing, RotationKeepsProducts) {
   const std::vector<double> spread = rotated(one);
   for (int64_t r = 0; r < rows; ++r)
     EXPECT_EQ(std::abs(spread[static_cast<size_t>(r * columns)]), r < 16 ? 0.25 : 0) << r;
+}
+
+// The other tests of parity run on the newest instruction set.
+TEST(QuantizeCases, AreEqualOnAvx2) {
+  limit_instruction_set(InstructionSet::avx2);
+  Runtime runtime({DeviceKind::cpu}, 2);
+  int run = 0;
+  for (const Case& c : cases()) {
+    if ((c.kernel != "quantize" && c.kernel != "amax") || c.real || c.dtype == DType::f64) continue;
+    const CaseResult result = compare_with_reference(c, runtime);
+    EXPECT_LE(result.worst, 1) << c.kernel << " " << c.name << ": " << result.output;
+    ++run;
+  }
+  limit_instruction_set(InstructionSet::newest);
+  EXPECT_GT(run, 100);
 }
 
 }  // namespace
