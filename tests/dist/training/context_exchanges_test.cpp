@@ -70,6 +70,26 @@ TEST(ContextExchanges, OfLevelsAndWindowsArePlannedAsExecuted) {
   }
 }
 
+// State spaces hand a state on, or exchange heads.
+TEST(ContextExchanges, OfStateSpacesArePlannedAsExecuted) {
+  const settings::TrainSettings given =
+      with_flags(deep_llama(),
+                 "--context-parallel-size 2 --hybrid-layer-pattern M*M- --mamba-num-heads 8 "
+                 "--mamba-head-dim 4 --mamba-num-groups 2 --mamba-state-dim 6");
+  const SettledRun run = settle_run(given);
+  const auto planned = compare_exchanges(run.settings, run.model);
+  for (const plan::ContextExchange& of_plan : planned->all) {
+    ASSERT_EQ(of_plan.refused, "") << of_plan.name;
+    const ExecutedRank rank =
+        executed(settle_run(with_flags(given, "--cp-comm-type " + of_plan.name)), 2)[0];
+    EXPECT_EQ(of_plan.calls, rank.exchange.calls) << of_plan.name;
+    EXPECT_EQ(of_plan.sent, rank.exchange.sent) << of_plan.name;
+    EXPECT_EQ(of_plan.activations, rank.memory[static_cast<size_t>(MemoryClass::activations)] +
+                                       rank.memory[static_cast<size_t>(MemoryClass::communication)])
+        << of_plan.name;
+  }
+}
+
 // Few key heads are cheap to gather; with many, heads are exchanged, unless they cannot be divided.
 TEST(ContextExchanges, TheCheapestDependsOnTheShape) {
   const auto compared = [](const std::string& flags) {
