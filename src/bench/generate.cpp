@@ -78,10 +78,12 @@ int measure_generate(const ReadFlags& read) {
            "--prompt-tokens is {} and --max-tokens {}; they must be at least 1 and 2, and their "
            "sum at most the model's {} positions",
            prompt, max_tokens, positions);
-  MG_CHECK(!flags.late_position || *flags.late_position + 2 <= positions,
-           "--late-position is {}, after which two tokens must fit into the model's {} positions; "
-           "lower it, or raise --max-position-embeddings",
-           *flags.late_position, positions);
+  const int64_t early = std::min<int64_t>(100, positions / 10);
+  MG_CHECK(!flags.late_position ||
+               (early > 0 && *flags.late_position > early && *flags.late_position + 2 <= positions),
+           "--late-position is {}; it must lie after the earlier position, {}, and at least two "
+           "tokens before the end of the model's {} positions (--max-position-embeddings)",
+           *flags.late_position, early, positions);
   MG_CHECK(batch > 0 && batch <= 65536, "--batch-size is {}; it must lie in [1, 65536]", batch);
   MG_CHECK(flags.lora_rank >= 0 && flags.lora_rank <= model->hidden_size(),
            "--lora-rank is {}; it must be from 0, for none, to the model's hidden size of {}",
@@ -114,8 +116,7 @@ int measure_generate(const ReadFlags& read) {
   }
   if (flags.lora_rank > 0) measures.adapters(prompt, max_tokens, 8, flags.lora_rank);
   watch.look();
-  const int64_t early = std::min<int64_t>(100, positions / 10),
-                late = flags.late_position.value_or(std::min<int64_t>(900, positions * 9 / 10));
+  const int64_t late = flags.late_position.value_or(std::min<int64_t>(900, positions * 9 / 10));
   const int64_t count = std::min<int64_t>(40, positions - late);
   if (early > 0 && count >= 2) measures.positions(early, late, count);
   if (positions >= 1024) measures.cached_prefix(1016, 16);

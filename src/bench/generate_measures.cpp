@@ -110,10 +110,10 @@ std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int6
   }
   std::vector<double> seconds;
   double before = 0;
-  // One pass reads all prompts, so that every later pass has one token per sequence; a single
-  // prompt may take several.
-  const int64_t pass =
-      std::max<int64_t>(512, sequences > 1 ? sequences * prompt : std::min(prompt, kLongestPass));
+  // One pass reads all prompts, so that every later pass has one token per sequence; the prompt of
+  // a single sequence that goes on may take several.
+  const int64_t pass = std::max<int64_t>(
+      512, sequences > 1 || count == 1 ? sequences * prompt : std::min(prompt, kLongestPass));
   inference::EngineOptions options = engine_;
   options.max_requests = sequences;
   options.max_tokens = pass;

@@ -13,6 +13,13 @@ constexpr int64_t kBlock = 32;  // values that share a scale
 constexpr int64_t kBlockBytes = kBlock / 2;
 constexpr std::string_view kBlocksEnding = "_blocks";
 
+constexpr std::array<float, 16> kValues = [] {
+  std::array<float, 16> values{};
+  for (size_t code = 0; code < values.size(); ++code)
+    values[code] = megatron::decode(LowFormat::e2m1, static_cast<uint8_t>(code));
+  return values;
+}();
+
 }  // namespace
 
 Packing mxfp4_packing() {
@@ -50,9 +57,8 @@ void Mxfp4Tensor::decode(int64_t begin, std::span<bf16> out) const {
   for (int64_t i = begin; i < end;) {
     const int64_t block = i / kBlock, stop = std::min((block + 1) * kBlock, end);
     const float factor = e8m0_value(std::to_integer<uint8_t>(scales_[static_cast<size_t>(block)]));
-    std::array<bf16, 16> values;
-    for (size_t code = 0; code < values.size(); ++code)
-      values[code] = bf16(megatron::decode(LowFormat::e2m1, static_cast<uint8_t>(code)) * factor);
+    std::array<bf16, kValues.size()> values;
+    for (size_t v = 0; v < values.size(); ++v) values[v] = bf16(kValues[v] * factor);
     for (; i < stop; ++i) {
       const int bits = std::to_integer<int>(blocks_[static_cast<size_t>(i / 2)]);
       *to++ = values[static_cast<size_t>(i % 2 == 0 ? bits & 15 : bits >> 4)];

@@ -51,7 +51,7 @@ bool needs_vocabulary(const TrainSettings& s) {
 
 // False for a hybrid without attention.
 bool attends(const TrainSettings& s) {
-  const std::optional<std::string>& pattern = s.shape.hybrid_layer_pattern;
+  const std::optional<std::string> pattern = s.shape.layer_pattern();
   return !pattern || pattern->find_first_of("*+") != std::string::npos;
 }
 
@@ -60,7 +60,7 @@ void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
   Missing shape{{},
                 "the model's shape; or --preset NAME, or --model DIR for that of a Hugging Face "
                 "directory, or --recipe NAME for a whole run"};
-  const std::optional<std::string>& pattern = s.shape.hybrid_layer_pattern;
+  const std::optional<std::string> pattern = s.shape.layer_pattern();
   if (!s.shape.num_layers && !pattern) shape.flags.push_back("--num-layers INT");
   if (!s.shape.hidden_size) shape.flags.push_back("--hidden-size INT");
   if (!s.shape.num_attention_heads && attends(s))

@@ -18,6 +18,7 @@ struct Case {
   DType dtype = DType::f32;
   double tolerance =
       0;  // bound of |out - reference|, relative to the rms of the reference's output tensor
+  bool exact = false;  // outputs equal the reference's in every bit, NaN equal to NaN
   bool real = false;   // a shape of real models: timed by the bench
   bool large = false;  // also one of a Llama of 8 billion parameters, for GPUs
   // Creates the same inputs from a seed on any runtime (host devices: filled; meta: only shapes)

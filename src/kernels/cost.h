@@ -57,11 +57,13 @@ struct ScanFlops {
     constexpr double kHalf = static_cast<double>(kScanChunk) / 2;
     return t <= kHalf ? t * t : t * t - kHalf * t + kHalf * kHalf;
   }
-  // Calls f(tokens, is there a chunk before, is there one after) for each chunk.
+  // Calls f(tokens, is there a chunk before, is there one after) for each chunk. initial: there is
+  // a state before the first one.
   template <class F>
-  void for_chunks(F f) const {
+  void for_chunks(bool initial, F f) const {
     for (int64_t t = 0; t < tokens; t += kScanChunk)
-      f(static_cast<double>(std::min(kScanChunk, tokens - t)), t > 0, t + kScanChunk < tokens);
+      f(static_cast<double>(std::min(kScanChunk, tokens - t)), initial || t > 0,
+        t + kScanChunk < tokens);
   }
   double sequences, inner, group, states;
   int64_t tokens;
@@ -75,7 +77,7 @@ double flops_of(const Args&) {
 inline double flops_of(const StateScanArgs& a) {
   const ScanFlops s(a);
   double sum = 0;
-  s.for_chunks([&](double t, bool before, bool after) {
+  s.for_chunks(a.initial.defined(), [&](double t, bool before, bool after) {
     sum += (s.group + s.inner) * ScanFlops::pairs(t) +
            s.inner * s.states * t * ((before ? 1 : 0) + (after ? 1 : 0));
   });
@@ -86,10 +88,13 @@ inline double flops_of(const StateScanArgs& a) {
 inline double flops_of(const StateScanBackwardArgs& a) {
   const ScanFlops s(a);
   double sum = 0;
-  s.for_chunks([&](double t, bool before, bool after) {
+  s.for_chunks(a.initial.defined(), [&](double t, bool before, bool after) {
     sum += (s.group + 2 * s.inner) * ScanFlops::pairs(t) + 2 * s.group * t * t +
            s.inner * s.states * t * ((before ? 2 : 0) + (after ? 3 : 0));
   });
+  // dx and dB by the gradient of the final state.
+  if (a.dfinal.defined() && s.tokens > 0)
+    sum += 2 * s.inner * s.states * static_cast<double>((s.tokens - 1) % kScanChunk + 1);
   return 2 * s.sequences * sum;
 }
 // On average over the places in a chunk at which a piece begins.

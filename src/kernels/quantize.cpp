@@ -36,6 +36,7 @@ void check(const TensorScaleArgs& args) {
   const Rules rules("tensor_scale", args);
   rules.require(is_number(args.amax) && is_number(args.scale), "amax and scale f32 0-d");
   rules.require(args.largest > 0, "largest > 0");
+  rules.require(args.margin >= -127 && args.margin <= 149, "a margin from -127 to 149");
   if (!args.history.defined()) return;
   rules.dense(args.history, {args.history.elements()}, DType::f32, "history f32 [H]");
   rules.require(args.delayed, "a history with delayed scales only");

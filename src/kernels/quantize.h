@@ -40,10 +40,10 @@ struct TensorScaleArgs {
 enum class BlockScale : uint8_t { given, power_of_two, e8m0, e8m0_floor, nvfp4, nvfp4_quotient };
 
 // q = x * multiplier of its block, rounded to the format; beyond its largest number, to that. A NaN
-// has the format's code of NaN, and a NaN value. In f32 (f64 for f64).
-//   values [R,C]  q times what its scale represents, in the type of x; given, nvfp4: the scale of
-//                 the tensor is left out, so that they are exact. Power-of-two scales are exact but
-//                 for the range of the type
+// has a NaN value and the format's code of NaN (e2m1: of 6). In f32 (f64 for f64).
+//   values [R,C]  q times what its scale represents, in the type of x, but for the tensor's own
+//                 scale (given, nvfp4, nvfp4_quotient), so that they are exact. Power-of-two scales
+//                 are exact but for the range of the type
 //   codes  [R,C]  u8
 //   scales        [ceil(R / rows), ceil(C / columns)]: f32 factor of the values for power_of_two,
 //                 u8 for the others (e8m0; e4m3 of nvfp4)
@@ -54,10 +54,10 @@ struct QuantizedBlocks {
   Tensor values, codes, scales;
 };
 
-// x [R,C] contiguous, of bf16, f32 (f64), in one or two ways in one pass; second with its values
-// and codes undefined: none. scale: f32 0-d, where BlockScale needs it. stochastic: q is rounded up
-// with the probability of its distance from the lower neighbour, if u = floor(word / 2^8) / 2^24
-// is less than that; `noise` keys the words by (sample, position, channel). Only e2m1.
+// x [R,C] contiguous, of bf16, f32 (f64), in one or two ways in one pass; second with no tensor
+// defined: none. scale: f32 0-d, where BlockScale needs it. stochastic: q is rounded up with the
+// probability of its distance from the lower neighbour, if u = floor(word / 2^8) / 2^24 is less
+// than that; `noise` keys the words by (sample, position, channel). Only e2m1.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;

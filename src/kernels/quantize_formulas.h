@@ -88,6 +88,7 @@ constexpr BlockFactors power_factors(LowFormat format, float amax) {
 
 constexpr BlockFactors fp4_factors(float amax, float scale, bool quotient) {
   constexpr LowFormatBits kE4m3(LowFormat::e4m3);
+  if (amax == 0) return {.multiplier = 0, .factor = 0};
   const float s = kE4m3.rounded(quotient ? amax / 6 / scale : amax * (scale * (1.0F / 6)));
   BlockFactors made{.factor = s, .code = kE4m3.code_of(s)};
   if (s == 0) {

@@ -331,8 +331,8 @@ void ModelFlags::prediction_fields(Fields& f) {
 }
 
 bool ModelFlags::is_hybrid() const {
-  return hybrid_layer_pattern || hybrid_attention_ratio != 0 || hybrid_mlp_ratio != 0 ||
-         names_hybrid_stack(spec);
+  const bool named = names_hybrid_stack(spec);
+  return named || hybrid_layer_pattern || hybrid_attention_ratio != 0 || hybrid_mlp_ratio != 0;
 }
 
 std::optional<std::string> ModelFlags::layer_pattern() const {

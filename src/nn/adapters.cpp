@@ -82,7 +82,7 @@ Weight Builder::add_a(const ParameterSpec& matrix, std::span<const AdaptedPart> 
 ops::LowRank::Dropout Builder::dropout_of(const ParameterSpec& matrix, double p) const {
   ops::LowRank::Dropout dropout{.p = static_cast<float>(p),
                                 .seed = seed_,
-                                .stream = hash_name(matrix.parameter.name + ".lora_dropout")};
+                                .stream = random_stream(matrix.parameter.name, ".lora_dropout")};
   if (const Division* columns = division_of(matrix, 1)) {
     MG_ASSERT(columns->blocks.size() == 1);
     dropout.first_channel =

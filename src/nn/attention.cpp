@@ -36,12 +36,6 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
   return c;
 }
 
-// Layers that share a module have dropout of their own.
-std::string dropout_name(const Builder& builder, const std::string& name) {
-  if (builder.shared() == nullptr || builder.shared()->use == 0) return name + ".dropout";
-  return fmt::format("{}.{}.dropout", name, builder.shared()->use);
-}
-
 std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
   const int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size;
   if (c.output_gate) return {q, q, k, k};
@@ -112,7 +106,7 @@ Var core_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   unbiased.bias = {};
   const Bundle inner = tape.module(
       "core_attn", in,
-      [&context, unbiased, biased, tokens = batch.context_tokens](Tape& t, const Bundle& from) {
+      [&context, unbiased, biased, &tokens = batch.context_tokens](Tape& t, const Bundle& from) {
         ops::AttentionOptions own = unbiased;
         if (biased) own.bias = from["bias"];
         return Bundle{{"y", parallel::context_attention(t, {from["q"], from["k"], from["v"], {}},
@@ -140,7 +134,7 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
               config.output_bias, place.output_init),
       heads_(config.heads / tensor_.size()),
       kv_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
-      dropout_stream_(hash_name(dropout_name(builder, name))) {
+      dropout_stream_(builder.random_stream(name, ".dropout")) {
   check_exchange(config.heads, config.kv_heads, tensor_.size(), context_);
   if (config.sinks != Sinks::zero) return;
   Runtime& runtime = builder.runtime();

@@ -1,9 +1,12 @@
 #include "nn/builder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
+#include "base/philox.h"
 
 namespace megatron::nn {
 namespace {
@@ -96,6 +99,12 @@ ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::
   state->update = std::move(options.update);
   states_.push_back(std::move(state));
   return *states_.back();
+}
+
+uint64_t Builder::random_stream(const std::string& name, std::string_view kind) const {
+  const size_t use = shared_ == nullptr ? 0 : shared_->use;
+  return hash_name(use == 0 ? fmt::format("{}{}", name, kind)
+                            : fmt::format("{}.{}{}", name, use, kind));
 }
 
 StepSum& Builder::add_step_sum(Shape shape, DType type) {

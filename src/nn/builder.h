@@ -86,6 +86,8 @@ class Builder {
   };
   // The module within a Sharing; null: none.
   const SharedModule* shared() const { return shared_; }
+  // The stream of a module's random numbers: layers that share a module have streams of their own.
+  uint64_t random_stream(const std::string& name, std::string_view kind) const;
   // Returns the parameters that were added or used again since the last call.
   std::vector<Parameter*> take_used() { return std::exchange(used_, {}); }
 

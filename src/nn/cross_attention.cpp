@@ -85,8 +85,8 @@ Var CrossAttention::operator()(Tape& tape, const Var& x_TH, const Var& encoded, 
       {{"q", ops::as_heads(tape, q_(tape, x_TH), sequences, heads_)},
        {"k", ops::as_heads(tape, k, sequences, kv_heads_)},
        {"v", ops::as_heads(tape, v, sequences, kv_heads_)}},
-      [this, options = options(batch, train), queries = batch.context_tokens,
-       keys = batch.encoder->context_tokens](Tape& t, const Bundle& in) {
+      [this, options = options(batch, train), &queries = batch.context_tokens,
+       &keys = batch.encoder->context_tokens](Tape& t, const Bundle& in) {
         return Bundle{{"y", parallel::cross_attention(t, {in["q"], in["k"], in["v"], {}}, options,
                                                       queries, keys, context_)}};
       },

@@ -19,7 +19,7 @@ struct NormSlots {
 };
 
 // The positions follow the order of the model: each rank's shards are in that order, and parameters
-// of different stages are in the order of the layer numbers in their names. The slices of one
+// of different stages are in the order of the layers that first use them. The slices of one
 // parameter follow one another in the order of their first elements in the whole parameter,
 // whatever groups divide it. No other property of a layout affects them. Collective over `norm`
 // (null: one rank). On meta, where the other ranks are unknown, the total assumes that every rank

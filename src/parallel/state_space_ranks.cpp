@@ -429,8 +429,8 @@ std::shared_ptr<const ops::StateSpaceExchange> state_space_exchange(
   MG_CHECK(
       ring.held() / 2 >= conv_width - 1,
       "{} tokens of a sequence leave {} for each of the 2 x {} runs of --context-parallel-size "
-      "and --cp-comm-type {}, and the convolution of a state space reads {} before each "
-      "(--mamba-conv-width); use longer sequences (--seq-length), fewer ranks, or a2a",
+      "and --cp-comm-type {}, and the convolution of a state space reads {} before each; "
+      "use longer sequences (--seq-length), fewer ranks, or a2a",
       ring.length(), ring.held() / 2, ring.size(), name(context.exchange), conv_width - 1);
   MG_ASSERT(!tokens.all_segment_starts.defined() || ring.tokens().run_starts.defined());
   exchange->run.emplace(ring, context.exchange != ContextExchange::all_gather);

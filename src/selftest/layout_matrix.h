@@ -23,11 +23,11 @@ namespace megatron::selftest {
 // covering set: of its rows enough that every value is in one of an objective (toy_objective.h) or
 // of a reward model, which alternate and share the code for losses of whole sequences; in one of
 // adapters (LoRA); and in one of adapters trained on preferences (DPO). Adapters have no rows with
-// feed-forward blocks in chunks or with BERT, and preferences are packed; one more row of these has
-// dropout and one stage. Rows of multi-token prediction, which the tied GPT-2 and BERT do not have,
-// follow in the same way. Models without experts have dropout of adapters. The last row is not part
-// of the set: TP 4 with SP and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close
-// small buckets at different parameters.
+// feed-forward blocks in chunks, with BERT or with the hybrid, and preferences are packed; one more
+// row of these has dropout and one stage. Rows of multi-token prediction, which the tied GPT-2,
+// BERT and the hybrid do not have, follow in the same way. Models without experts have dropout of
+// adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
+// whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
   // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT, a hybrid.

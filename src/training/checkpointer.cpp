@@ -11,7 +11,7 @@
 namespace megatron::training {
 namespace {
 
-// If a rank holds both ends of tied embeddings, they are two equal copies: keeps only the first.
+// Chunks of a rank may hold equal copies of one parameter: keeps only the first.
 std::vector<checkpoint::HeldTensor> without_copies(std::vector<checkpoint::HeldTensor> tensors) {
   std::map<std::string, const parallel::Placement*> first;
   std::erase_if(tensors, [&](const checkpoint::HeldTensor& tensor) {

@@ -9,8 +9,13 @@
 namespace megatron::kernels {
 namespace {
 
-// Values and codes that are equal to the definition in every bit.
-constexpr double kExact = 1e-12;
+// A Case whose results are equal to the definition in every bit.
+template <class Args, class S, class F>
+Case exact_case(void (*Table::*kernel)(const Args&, Stream&), const S& shape, F arguments) {
+  Case made = case_of(kernel, shape, 1, std::move(arguments));
+  made.exact = true;
+  return made;
+}
 
 struct Matrix {
   int64_t rows = 1, columns = 1;
@@ -21,7 +26,8 @@ struct Matrix {
   std::string str() const {
     return fmt::format("r={} c={} {}", rows, columns, describe(type, layout));
   }
-  // Rows whose sizes are 2^-24 to 2^24 of each other, zeros, an infinity and a NaN.
+  // Rows whose sizes are 2^-24 to 2^24 of each other, zeros; with specials an infinity, a NaN
+  // and -0.
   Tensor input(Inputs& inputs, bool specials) const {
     if (real || rows * columns == 0 || !inputs.has_data())
       return inputs.normal("x", {rows, columns}, type, 1, layout);
@@ -34,6 +40,7 @@ struct Matrix {
     }
     if (specials && x.size() > 20) {
       x[17] = std::numeric_limits<double>::infinity();
+      x[11] = std::numeric_limits<double>::quiet_NaN();
       x[3] = -0.0;
     }
     return inputs.values("x", {rows, columns}, type, x);
@@ -122,7 +129,7 @@ void add_quantize_cases(std::vector<Case>& cases) {
   all.push_back({real, e2m1, nvfp4, {1, 16}, {16, 1}});
   for (const Quantize& q : in_types(all, {DType::f32, DType::bf16, DType::f64})) {
     if (q.type == DType::f64 && q.rows * q.columns > 1000) continue;  // the reference alone has f64
-    cases.push_back(case_of(&Table::quantize, q, kExact, quantize_args));
+    cases.push_back(exact_case(&Table::quantize, q, quantize_args));
   }
 }
 
@@ -140,9 +147,9 @@ void add_tensor_scale_cases(std::vector<Case>& cases) {
   for (const double amax : {0.0, 1e-39, 0.3, 3e38, std::numeric_limits<double>::infinity()}) {
     for (const int64_t history : {-1, 0, 5}) {
       const Named named{fmt::format("amax={} history={}", amax, history)};
-      cases.push_back(
-          case_of(&Table::tensor_scale, named, kExact,
-                  [=](Inputs& inputs, const Named&) { return scale_args(inputs, amax, history); }));
+      cases.push_back(exact_case(&Table::tensor_scale, named, [=](Inputs& inputs, const Named&) {
+        return scale_args(inputs, amax, history);
+      }));
     }
   }
 }
@@ -156,7 +163,7 @@ void add_quantize_family_cases(std::vector<Case>& cases) {
       {}, {0, 8}, {16, 33, kMisaligned}, {48, 700}, {.rows = 4096, .columns = 768, .real = true}};
   for (const Matrix& m : in_types(shapes)) {
     for (const float beta : {0.F, 1.F}) {
-      Case made = case_of(&Table::amax, m, kExact, [=](Inputs& inputs, const Matrix& of) {
+      Case made = exact_case(&Table::amax, m, [=](Inputs& inputs, const Matrix& of) {
         AmaxArgs args{.x = inputs.normal("x", {of.rows, of.columns}, of.type, 1, of.layout)};
         args.out = beta == 0
                        ? Accumulate{inputs.output("out", {}, DType::f32)}

@@ -53,6 +53,7 @@ Scale e8m0_scale(LowFormat format, float amax, bool up) {
 }
 
 Scale fp4_scale(float amax, float scale, bool quotient) {
+  if (amax == 0) return {.factor = 0, .multiplier = 0};
   const float wanted = quotient ? amax / 6 / scale : amax * (scale * (1.F / 6));
   const uint8_t code = encode(LowFormat::e4m3, wanted);
   const float s = decode(LowFormat::e4m3, code), whole = s * (quotient ? scale : 1 / scale);

@@ -53,6 +53,13 @@ TEST(SharedBlocks, GiveWhatOneRankGives) {
                      .sharding = parallel::Sharding::parameters,
                      .overlap = true,
                      .micro_batch = 1});
+  layouts.push_back({.tp = 2, .micro_batch = 4});
+  layouts.push_back({.cp = 2, .micro_batch = 2});
+  layouts.push_back({.cp = 2, .exchange = parallel::ContextExchange::a2a, .micro_batch = 2});
+  layouts.push_back({.dp = 2,
+                     .pipeline = {.stages = 2},
+                     .sharding = parallel::Sharding::gradients,
+                     .micro_batch = 1});
   layouts.push_back({.pipeline = {.stages = 2},
                      .recompute = {.granularity = models::RecomputeOptions::Granularity::full},
                      .micro_batch = 2});

@@ -101,6 +101,9 @@ TEST(HybridPattern, IsMadeOfShares) {
         {module}})
     expect_contains(error_of([&] { names_hybrid_stack(spec); }),
                     {"--spec " + spec[0], "no Python here", "mamba_stack_spec"});
+  flags = hybrid_flags("MM");
+  flags.spec = {"mine.specs", "mamba_stack_spec"};
+  expect_contains(error_of([&] { value_of(flags, 16); }), {"--spec mine.specs"});
 }
 
 TEST(HybridPattern, RefusesLettersAndFlagsByName) {

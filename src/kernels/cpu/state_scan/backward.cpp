@@ -107,7 +107,7 @@ class ScanGradient {
     return work.history +
            (head * (s_.chunks() - first) + chunk - first) * s_.states * s_.words(s_.columns);
   }
-  // Those of a task's heads, from a tensor [B,H,P,N].
+  // The states of the heads that a task computes, in a tensor [B,H,P,N] of all heads.
   void load_states(const Tensor& from, const ScanTask& task, const GradientWork<N>& work) const {
     for (int64_t i = 0; i < task.count; ++i)
       load_state(

@@ -80,7 +80,7 @@ void launch_pass(const ScanCall<T>& call, int64_t sequences, float* states, cons
   const int64_t blocks = ceil_div(int64_t{call.width} * call.state_width, kThreads);
   const int64_t all = blocks * sequences * call.heads;
   if (all == 0) return;
-  check_blocks("state_scan", all);
+  check_blocks("state_scan, sums of states", all);
   launch("state_scan, sums of states", pass<T, kGradient>, Grid{dim3(static_cast<unsigned>(all))},
          stream, call, states, final, static_cast<unsigned>(blocks));
 }

@@ -86,8 +86,9 @@ template <class T>
 void prepare_tokens(const ScanCall<T>& call, int64_t sequences, Stream& stream) {
   const int64_t count = sequences * call.chunks * call.heads;
   if (count == 0) return;
-  check_blocks("state_scan", count);
-  const Grid grid{dim3(static_cast<unsigned>(ceil_div(count, kTokenWarps)))};
+  const int64_t blocks = ceil_div(count, kTokenWarps);
+  check_blocks("state_scan, steps", blocks);
+  const Grid grid{dim3(static_cast<unsigned>(blocks))};
   launch("state_scan, steps", prepare<T>, grid, stream, call, count);
 }
 
