@@ -336,7 +336,8 @@ bool ModelFlags::is_hybrid() const {
 }
 
 std::optional<std::string> ModelFlags::layer_pattern() const {
-  if (hybrid_layer_pattern || !is_hybrid() || !num_layers) return hybrid_layer_pattern;
+  const bool hybrid = is_hybrid();  // Refuses a --spec that is not known, also beside a pattern.
+  if (hybrid_layer_pattern || !hybrid || !num_layers) return hybrid_layer_pattern;
   return allocated_layers(*num_layers, hybrid_attention_ratio, hybrid_mlp_ratio);
 }
 
