@@ -6,6 +6,9 @@ target_include_directories(megatron_compiler INTERFACE ${PROJECT_SOURCE_DIR}/src
 target_compile_options(megatron_compiler INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off;-fno-math-errno>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Werror,-Wno-missing-field-initializers,-ffp-contract=off,-fno-math-errno>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # collects its garbage from 512 MiB on: a tenth less time, but more memory
+  target_compile_options(megatron_compiler INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>)
+endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")                     # vector shuffles need constants, which -O0 does not see
 

@@ -16,7 +16,7 @@ namespace megatron::comm {
 namespace {
 
 // Number of polls before a thread sleeps. Each yields the core.
-constexpr int kLooks = 64;
+constexpr int kPollsOfQueue = 64;
 
 // A call with what it refers to.
 struct KeptCall {
@@ -66,7 +66,7 @@ class Ticket final : public Event::State {
     std::exception_ptr failure;
     {
       const CallTime time(seconds);
-      for (int look = 0; look < kLooks && !reached(); ++look) std::this_thread::yield();
+      for (int look = 0; look < kPollsOfQueue && !reached(); ++look) std::this_thread::yield();
       std::unique_lock lock(shared_->mutex);
       shared_->ended.wait(lock, [this] { return reached(); });
       over.swap(shared_->over);

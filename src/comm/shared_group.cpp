@@ -10,7 +10,7 @@ namespace megatron::comm {
 namespace {
 
 // Number of polls before a rank sleeps. Each yields the core, since compute threads share it.
-constexpr int kLooks = 64;
+constexpr int kPolls = 64;
 
 }  // namespace
 
@@ -117,7 +117,7 @@ SharedGroup::Arrival SharedGroup::arrive(int rank) {
 }
 
 bool SharedGroup::spin(uint64_t generation) const {
-  for (int look = 0; look < kLooks; ++look) {
+  for (int look = 0; look < kPolls; ++look) {
     if (over(generation)) return true;
     std::this_thread::yield();
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kAfterHang = 5, kAfterFailure = 30;  // seconds
 constexpr double kMinPause = 0.01, kMaxPause = 0.25;  // seconds between two checks
-constexpr int kLooks = 3;  // checks, so that a process that was suspended can catch up
+constexpr int kOverdueChecks = 3;  // checks, so that a process that was suspended can catch up
 
 }  // namespace
 
@@ -57,7 +57,7 @@ void Watchdog::look() {
   }
   look_for_waits();
   overdue_ = limits_.most > 0 && world_.longest() > limits_.most ? overdue_ + 1 : 0;
-  if (overdue_ < kLooks) return;
+  if (overdue_ < kOverdueChecks) return;
   const std::string text = hang_text(world_.reports(), limits_.most);
   failed_at_ = now_seconds();
   grace_ = kAfterHang;

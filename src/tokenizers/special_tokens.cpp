@@ -10,7 +10,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-using Ids = std::vector<std::pair<const char*, std::optional<int32_t>*>>;
+using NamedIds = std::vector<std::pair<const char*, std::optional<int32_t>*>>;
 
 // Sets the members "bos_token" ... of the roles that a configuration does not name.
 void set_absent_names(const SpecialTokens& tokens, const Codec& codec, Json& config) {
@@ -32,7 +32,8 @@ Json read_optional(const std::string& directory, const char* name) {
 }
 
 // "eos_token": "</s>" or {"content": "</s>", ...}
-void take_names(const Json& file, const std::string& where, const Codec& codec, const Ids& ids) {
+void take_names(const Json& file, const std::string& where, const Codec& codec,
+                const NamedIds& ids) {
   if (file.is_null()) return;
   for (const auto& [key, id] : ids) {
     const std::string name = std::string(key) + "_token";
@@ -60,7 +61,7 @@ bool contains(const Codec& codec, int64_t id) {
 
 // "eos_token_id": 2, or [128001, 128009], of which the first is used. A model's embedding may have
 // rows without a token.
-void take_ids(const Json& file, const Codec& codec, const Ids& ids) {
+void take_ids(const Json& file, const Codec& codec, const NamedIds& ids) {
   if (file.is_null()) return;
   for (const auto& [key, id] : ids) {
     const Json* value = file.find(std::string(key) + "_token_id");
@@ -106,7 +107,7 @@ void find_encoder_tokens(const std::string& directory, const Codec& codec, Speci
 
 SpecialTokens find_special_tokens(const std::string& directory, const Codec& codec) {
   SpecialTokens tokens;
-  const Ids ids = {{"bos", &tokens.bos}, {"eos", &tokens.eos}, {"pad", &tokens.pad}};
+  const NamedIds ids = {{"bos", &tokens.bos}, {"eos", &tokens.eos}, {"pad", &tokens.pad}};
   tokens.config = read_optional(directory, "tokenizer_config.json");
   if (codec.named_tokens()) {
     for (const auto& [key, id] : ids) *id = configured(codec, key);

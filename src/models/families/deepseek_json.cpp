@@ -56,7 +56,7 @@ void refuse_successors(const Json& j) {
   }
 }
 
-int64_t dense_layers(const DecoderValue& value) {
+int64_t first_dense_layers(const DecoderValue& value) {
   int64_t dense = 0;
   while (value.layers[static_cast<size_t>(dense)].moe() == nullptr) ++dense;
   return dense;
@@ -97,7 +97,7 @@ Json write_deepseek(const DecoderValue& value, const CommonForm& common) {
            "a shared expert of width {}, which is not a multiple of an expert's {}", moe.shared_ffn,
            moe.expert.ffn);
   j.set("attention_bias", a.bias);
-  j.set("first_k_dense_replace", dense_layers(value));
+  j.set("first_k_dense_replace", first_dense_layers(value));
   j.set("kv_lora_rank", a.latent_rank);
   j.set("moe_intermediate_size", moe.expert.ffn);
   j.set("n_routed_experts", moe.experts);

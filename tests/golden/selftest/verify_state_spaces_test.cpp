@@ -75,8 +75,8 @@ TEST(StateSpaceDivision, IsRefusedByName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, StateSpaces,
-                         ::testing::Values("mamba2", "bamba", "nemotron_h", "falcon_h1",
-                                           "falcon_h1_norm", "zamba2"),
+                         ::testing::Values("mamba2", "bamba", "nemotron_h", "nemotron_h_latent",
+                                           "falcon_h1", "falcon_h1_norm", "zamba2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

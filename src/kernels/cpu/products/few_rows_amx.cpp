@@ -193,7 +193,7 @@ struct Columns {
   return {__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)};
 }
-[[MG_AVX512]] inline void store_sums(const Columns& sums, float* c) {
+[[MG_AVX512]] inline void store_columns(const Columns& sums, float* c) {
   const __m512 a = sums.even, b = sums.odd;
   _mm512_storeu_ps(
       c, __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
@@ -263,7 +263,7 @@ template <int64_t M, int64_t Parts>
     }
   }
   for (int64_t part = 0; part < Parts; ++part)
-    for (int64_t r = 0; r < M; ++r) store_sums(sums[r][part], c + r * p.ldc + part * kPanel);
+    for (int64_t r = 0; r < M; ++r) store_columns(sums[r][part], c + r * p.ldc + part * kPanel);
 }
 
 // Up to two parts of columns, as registers hold them.
