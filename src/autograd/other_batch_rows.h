@@ -1,4 +1,4 @@
-// The rows of a batch that the dropout of adapters goes by, where products read another batch.
+// The rows of the batch whose tokens key random numbers, where products read another batch.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ class OtherBatchRows {
  public:
   OtherBatchRows(Tape& tape, const std::optional<Tape::BatchRows>& rows)
       : tape_(tape), outer_(tape.batch_rows()) {
-    if (outer_ && rows) tape.drop_in_adapters(*rows);
+    if (outer_ && rows) tape.set_batch_rows(*rows);
   }
   ~OtherBatchRows() {
-    if (outer_) tape_.drop_in_adapters(*outer_);
+    if (outer_) tape_.set_batch_rows(*outer_);
   }
   OtherBatchRows(const OtherBatchRows&) = delete;
   OtherBatchRows& operator=(const OtherBatchRows&) = delete;

@@ -1,9 +1,11 @@
 // Leaves of differentiation.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "autograd/low_precision.h"
 #include "tensor/tensor.h"
 
 namespace megatron {
@@ -27,6 +29,7 @@ struct Parameter {
   // it.
   bool trainable = true;
   std::vector<Use> uses = std::vector<Use>(1);
+  std::optional<LowPrecision> low_precision;  // of linear layers' products with it
 
   int micro_batches_final() const;  // minimum over the uses
 };

@@ -123,12 +123,13 @@ class Tape {
   // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
   bool adapts() const { return adapts_; }
   void leave_out_adapters() { adapts_ = false; }
-  // In a training pass: the tokens of all rows of the batch, for the dropout of adapters.
+  // In a training pass: the tokens of all rows of the batch, for the dropout of adapters and for
+  // rounding by chance.
   struct BatchRows {
     kernels::RowTokens tokens;
     int64_t rows = 0;
   };
-  void drop_in_adapters(BatchRows rows) { batch_rows_ = std::move(rows); }
+  void set_batch_rows(BatchRows rows) { batch_rows_ = std::move(rows); }
   const std::optional<BatchRows>& batch_rows() const { return batch_rows_; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and

@@ -157,10 +157,11 @@ void CheckpointDirectory::verify(ThreadPool& pool, int part, int parts) const {
 }
 
 void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors,
-                                         std::span<const WholeTensor> whole) const {
+                                         std::span<const WholeTensor> whole,
+                                         std::span<const std::string> ignored) const {
   MG_CHECK(has_optimizer() || whole.empty(), "the checkpoint '{}' contains no optimizer state",
            path());
-  load(optimizer_, tensors, whole, {}, "the optimizer");
+  load(optimizer_, tensors, whole, ignored, "the optimizer");
 }
 
 void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors) const {

@@ -43,9 +43,10 @@ class CheckpointDirectory {
   void verify(ThreadPool& pool, int part = 0, int parts = 1) const;
 
   // Fills the values from the stored tensors like checkpoint::load; `whole` is the state of all
-  // ranks. Throws Error listing tensors that are missing, surplus or of a different shape.
-  void load_optimizer(std::span<const HeldTensor> tensors,
-                      std::span<const WholeTensor> whole) const;
+  // ranks. Throws Error listing tensors that are missing, of a different shape, or surplus and not
+  // `ignored`.
+  void load_optimizer(std::span<const HeldTensor> tensors, std::span<const WholeTensor> whole,
+                      std::span<const std::string> ignored = {}) const;
   // The same for tensors that are not divided among ranks.
   void load_optimizer(std::span<const HeldTensor> tensors) const;
 

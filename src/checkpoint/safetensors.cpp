@@ -285,9 +285,11 @@ std::string safetensors_head(const std::string& path, std::span<TensorInfo> tens
     for (int d = 0; d < tensor.shape.rank(); ++d) {
       shape += fmt::format("{}{}", d == 0 ? "" : ",", tensor.shape[d]);
     }
-    text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        text.size() == 1 ? "" : ",", json_text(tensor.name),
-                        format_name(tensor.dtype), shape, tensor.begin, tensor.end);
+    text +=
+        fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                    text.size() == 1 ? "" : ",", json_text(tensor.name),
+                    tensor.foreign_type.empty() ? format_name(tensor.dtype) : tensor.foreign_type,
+                    shape, tensor.begin, tensor.end);
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -303,7 +305,10 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
                        std::span<const std::pair<std::string, std::string>> metadata) {
   std::vector<TensorInfo> infos;
   for (const TensorToWrite& tensor : tensors)
-    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
+    infos.push_back({.name = tensor.name,
+                     .dtype = tensor.dtype,
+                     .shape = tensor.shape,
+                     .foreign_type = tensor.foreign_type});
   const std::string head = safetensors_head(path, infos, metadata);
   AtomicFile file(path);
   file.write(head);

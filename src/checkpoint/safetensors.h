@@ -45,6 +45,7 @@ struct TensorToWrite {
   DType dtype = DType::f32;
   Shape shape;
   std::function<void(std::span<std::byte> out)> data;
+  std::string_view foreign_type = {};  // TensorInfo::foreign_type, of elements as large as dtype
 };
 
 // Writes a file atomically (AtomicFile), with memory for one tensor at a time.

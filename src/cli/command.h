@@ -29,6 +29,7 @@ int tokenizer_chat(const Arguments& arguments);
 int preprocess(const Arguments& arguments);
 int merge(const Arguments& arguments);
 int merge_adapter(const Arguments& arguments);
+int quantize(const Arguments& arguments);
 int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);
 int bench_step(const Arguments& arguments);

@@ -43,6 +43,7 @@ constexpr Subcommand kCommands[] = {
     {"preprocess", "tokenize text into token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},
     {"merge-adapter", "merge a LoRA adapter into its base model", merge_adapter},
+    {"quantize", "write a model with weights of 8 bits", quantize},
     {"index", "build the sample indices of token files ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},

@@ -58,6 +58,8 @@ void check(const GemmArgs& args) {
                                       accumulator_of(args.out, args.a.dtype())),
                 "double_sums in 2-D without an epilogue, out f32 (f64)");
   check_epilogue(rules, args);
+  rules.optional(args.a_scale, {}, DType::f32, "a_scale f32 0-d");
+  rules.optional(args.b_scale, {}, DType::f32, "b_scale f32 0-d");
   if (!args.bias.defined()) return;
   rules.require(rank == 2, "bias in 2-D only");
   rules.require(args.bias.rank() == 1 && args.bias.size(0) == n && args.bias.is_contiguous() &&

@@ -30,6 +30,10 @@ enum class Epilogue { none, gelu, gelu_gradient };
 // with that of its weight. out [M] f32 (f64) = sum over k of a[k,m] + bias_gradient.beta * out.
 // 2-D, transpose_a, a contiguous, no epilogue. Its sums are in an order fixed by the shape.
 //
+// a_scale, b_scale f32 0-d, or undefined: factors that a and b have been multiplied by, before
+// rounding to a format of few bits. Products are multiplied by 1 / a_scale * 1 / b_scale, before
+// the bias is added.
+//
 // double_sums: products and sums are in f64 for any type of a and b, rounded once. 2-D, out
 // f32 (f64), no epilogue; the sums of bias_gradient keep the type of its out.
 struct GemmArgs {
@@ -41,6 +45,7 @@ struct GemmArgs {
   Tensor aux;
   Accumulate bias_gradient;
   bool double_sums = false;
+  Tensor a_scale, b_scale;
 };
 
 // True if a call is more than a product with a bias.
@@ -57,6 +62,8 @@ void visit(GemmArgs& a, F&& f) {
   f("bias", Access::read, a.bias);
   f("out", written(a.beta), a.out);
   f("aux", a.epilogue == Epilogue::gelu ? Access::write : Access::read, a.aux);
+  f("a_scale", Access::read, a.a_scale);
+  f("b_scale", Access::read, a.b_scale);
   f("bias_gradient", written(a.bias_gradient.beta), a.bias_gradient.out);
 }
 

@@ -17,6 +17,8 @@ void check(const GroupedGemmArgs& args) {
   rules.optional(args.bias, {groups, columns}, type, "bias [G,N] as a");
   rules.dense(args.out, {args.a.size(0), columns}, type, "out [R,N] as a");
   rules.dense(args.offsets, {groups + 1}, DType::i32, "offsets i32 [G+1]");
+  rules.optional(args.a_scale, {}, DType::f32, "a_scale f32 0-d");
+  rules.optional(args.b_scale, {}, DType::f32, "b_scale f32 0-d");
 }
 
 void check(const GroupedGradientArgs& args) {
@@ -30,6 +32,8 @@ void check(const GroupedGradientArgs& args) {
   rules.sum(args.dw, {groups, args.dy.size(1), args.x.size(1)}, sums, "dw f32 (f64) [G,M,N]");
   rules.optional(args.dbias, {groups, args.dy.size(1)}, sums, "dbias f32 (f64) [G,M]");
   rules.dense(args.offsets, {groups + 1}, DType::i32, "offsets i32 [G+1]");
+  rules.optional(args.dy_scale, {}, DType::f32, "dy_scale f32 0-d");
+  rules.optional(args.x_scale, {}, DType::f32, "x_scale f32 0-d");
 }
 
 }  // namespace megatron::kernels

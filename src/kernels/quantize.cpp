@@ -24,6 +24,27 @@ void check_blocks(const Rules& rules, const QuantizeArgs& args, const QuantizedB
                 "no scales of blocks with the tensor's");
 }
 
+void check_groups(const Rules& rules, const QuantizeArgs& args) {
+  const Tensor& groups = args.row_groups;
+  if (!groups.defined()) return;
+  rules.dense(groups, {groups.elements()}, DType::i32, "row_groups i32 [G+1]");
+  rules.require(groups.elements() > 1 && !args.stochastic, "groups of rows, not stochastic");
+  for (const QuantizedBlocks& to : {args.first, args.second})
+    rules.require(to.columns == 1 && !to.codes.defined() && !to.scales.defined(),
+                  "values of columns of groups of rows");
+}
+
+void check_channels(const Rules& rules, const ChannelRuns& channels) {
+  rules.require(channels.count >= 0 && channels.count <= ChannelRuns::kMost,
+                "8 runs of channels at most");
+  for (int i = 0; i < channels.count; ++i) {
+    const auto& [column, channel] = channels.runs[i];
+    const int64_t before = i == 0 ? -1 : channels.runs[i - 1].column;
+    rules.require(column % 4 == 0 && channel % 4 == 0 && (i == 0 ? column == 0 : column > before),
+                  "runs of channels begin at 0 and ascend by multiples of 4");
+  }
+}
+
 }  // namespace
 
 void check(const AmaxArgs& args) {
@@ -52,6 +73,8 @@ void check(const QuantizeArgs& args) {
   check_blocks(rules, args, args.first);
   check_blocks(rules, args, args.second);
   if (args.stochastic) check_row_tokens(rules, args.noise.tokens, args.x.size(0));
+  check_channels(rules, args.channels);
+  check_groups(rules, args);
 }
 
 void check(const HadamardArgs& args) {

@@ -54,10 +54,31 @@ struct QuantizedBlocks {
   Tensor values, codes, scales;
 };
 
+// Channels of columns in a whole matrix of which this one has a part: those of the columns from
+// `column` on, up to the next run's, begin with `channel`. Both are multiples of 4 and ascend, and
+// the first column is 0. No run: channel and column are equal.
+struct ChannelRuns {
+  struct Run {
+    int64_t column = 0, channel = 0;
+  };
+  static constexpr int kMost = 8;
+  int count = 0;
+  Run runs[kMost];
+
+  constexpr int64_t channel(int64_t column) const {
+    int64_t moved = column;
+    for (int i = 0; i < count && runs[i].column <= column; ++i)
+      moved = column - runs[i].column + runs[i].channel;
+    return moved;
+  }
+};
+
 // x [R,C] contiguous, of bf16, f32 (f64), in one or two ways in one pass; second with no tensor
 // defined: none. scale: f32 0-d, where BlockScale needs it. stochastic: q is rounded up with the
 // probability of its distance from the lower neighbour, if u = floor(word / 2^8) / 2^24 is less
-// than that; `noise` keys the words by (sample, position, channel). Only e2m1.
+// than that; `noise` keys the words by (sample, position, channel). Only e2m1. row_groups i32 [G+1]
+// ascending from 0, at most R, or undefined: blocks do not go beyond rows [row_groups[g],
+// row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns, not stochastic.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
@@ -65,6 +86,8 @@ struct QuantizeArgs {
   QuantizedBlocks first, second;
   bool stochastic = false;
   NoiseRows noise;
+  ChannelRuns channels;
+  Tensor row_groups;
 };
 
 // Rotation of each 16 rows of a column by the Hadamard matrix with fixed signs s: out[j] = sum over
@@ -76,6 +99,23 @@ struct HadamardArgs {
 };
 inline constexpr int64_t kHadamardRows = 16;
 inline constexpr uint32_t kHadamardMinus = 0xd7e8;  // bit i: s[i] = -1
+
+// Calls f for each group of rows with the same work as a call without groups. For devices whose
+// memory the host reads.
+template <class F>
+void for_each_row_group(const QuantizeArgs& args, F&& f) {
+  if (!args.row_groups.defined()) return f(args);
+  const auto cuts = args.row_groups.span<int32_t>();
+  for (size_t g = 0; g < cuts.size(); ++g) {
+    const int64_t begin = cuts[g], end = g + 1 < cuts.size() ? cuts[g + 1] : args.x.size(0);
+    if (begin == end) continue;
+    QuantizeArgs part = args;
+    part.row_groups = {};
+    for (Tensor* const t : {&part.x, &part.first.values, &part.second.values})
+      if (t->defined()) *t = t->slice(0, begin, end - begin);
+    f(part);
+  }
+}
 
 void check(const AmaxArgs& args);
 void check(const TensorScaleArgs& args);
@@ -99,6 +139,7 @@ void visit(QuantizeArgs& a, F&& f) {
   f("positions", Access::read, a.noise.tokens.positions);
   f("x", Access::read, a.x);
   f("scale", Access::read, a.scale);
+  f("row_groups", Access::read, a.row_groups);
   f("first.values", Access::write, a.first.values);
   f("first.codes", Access::write, a.first.codes);
   f("first.scales", Access::write, a.first.scales);

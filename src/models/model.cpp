@@ -22,6 +22,8 @@ std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed,
 }
 
 std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed) const {
+  if (definition_->low_precision() != nullptr)
+    return definition_->with({.leaves_low_precision = true}).build(runtime, type, seed);
   auto stage = build(runtime, type, seed, {.layers = definition_->num_layers()}, {});
   parallel::allocate(tensors_of(*stage), runtime);
   return stage;

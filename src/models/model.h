@@ -46,7 +46,7 @@ class Model {
                                const parallel::ModelPart& part,
                                const parallel::ModelRanks& ranks) const;
   // Builds the whole model with allocated memory, to be filled by initialize() or
-  // checkpoint::load().
+  // checkpoint::load(). Not for training: its products are not quantised.
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed) const;
 
  private:
@@ -77,6 +77,9 @@ struct ModelChanges {
       context_length;  // positive; Error if it exceeds the number of learned positions
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
+  // Quantisation of the linear layers' products, without those of prediction; or none.
+  std::optional<LowPrecisionLayers> low_precision;
+  bool leaves_low_precision = false;
   std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
   // Error if the family has no such models.
   std::optional<PredictionChange> prediction;
@@ -174,6 +177,8 @@ class ModelDefinition {
   virtual Model with(const ModelChanges& changes) const = 0;
   // Null: none.
   virtual const LoraConfig* adapter() const { return nullptr; }
+  // Quantisation of its linear layers' products in training; null: none.
+  virtual const LowPrecisionLayers* low_precision() const { return nullptr; }
   // The model without its adapter; only for models that have one.
   virtual Model base() const;
   // Returns the model with experts that are initialized from its feed-forward blocks

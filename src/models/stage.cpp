@@ -1,6 +1,7 @@
 #include "models/stage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/offload.h"
 #include "autograd/other_batch_rows.h"
@@ -15,8 +16,10 @@ using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
 void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
-  if (phase == Phase::train && stage.model()->adapter() != nullptr)
-    tape.drop_in_adapters(batch.all_rows());
+  const LowPrecisionLayers* const low = stage.model()->low_precision();
+  const bool rounds_by_chance = low != nullptr && low->formats.recipe == LowPrecisionRecipe::nvfp4;
+  if (phase == Phase::train && (stage.model()->adapter() != nullptr || rounds_by_chance))
+    tape.set_batch_rows(batch.all_rows());
 }
 
 // Runs a segment with the batch that its block reads.
@@ -251,10 +254,27 @@ void initialize(const Stage& stage, uint64_t seed, Stream& stream) {
     parallel::initialize(*placed, seed, stream);
 }
 
+void quantize_products(const Stage& stage, bool quantize) {
+  for (parallel::ParameterSpec* placed : stage.parameters())
+    if (auto& low = placed->parameter.low_precision) low->active = quantize;
+}
+
+HighPrecision::HighPrecision(std::span<const Stage* const> stages) {
+  for (const Stage* stage : stages)
+    for (parallel::ParameterSpec* placed : stage->parameters())
+      if (auto& low = placed->parameter.low_precision; low && std::exchange(low->active, false))
+        changed_.push_back(&*low);
+}
+
+HighPrecision::~HighPrecision() {
+  for (LowPrecision* low : changed_) low->active = true;
+}
+
 std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage) {
   std::vector<parallel::ParameterSpec*> tensors(stage.parameters().begin(),
                                                 stage.parameters().end());
-  for (nn::ModuleState* state : stage.states()) tensors.push_back(&state->placed);
+  for (nn::ModuleState* state : stage.states())
+    if (!state->of_training) tensors.push_back(&state->placed);
   return tensors;
 }
 

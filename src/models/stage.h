@@ -118,10 +118,24 @@ class Stage {
   virtual std::vector<nn::LayerCache> layer_caches() const = 0;
 };
 
-// The tensors of the model: parameters, then states.
+// The tensors of the model: parameters, then states other than those of training.
 std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 
-// Sets every parameter and state to its initial values, which are the same in any layout.
+// Whether products of the stage are quantised, if its model says so.
+void quantize_products(const Stage& stage, bool quantize);
+// While it exists, products of the stages are computed in the type of the model.
+class HighPrecision {
+ public:
+  explicit HighPrecision(std::span<const Stage* const> stages);
+  ~HighPrecision();
+  HighPrecision(const HighPrecision&) = delete;
+  HighPrecision& operator=(const HighPrecision&) = delete;
+
+ private:
+  std::vector<LowPrecision*> changed_;
+};
+
+// Sets every such tensor to its initial values, which are the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
 // stage.loss() as a span of the tape. entropies: set to stage.entropies(), unless null.

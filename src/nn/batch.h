@@ -121,7 +121,7 @@ struct Batch {
     rows.length = layout.held();
     return rows;
   }
-  // All rows that this rank holds, for the dropout of adapters.
+  // All rows that this rank holds, for Tape::set_batch_rows().
   Tape::BatchRows all_rows() const {
     kernels::RowTokens tokens = rows_of({});
     tokens.length = layout.held();

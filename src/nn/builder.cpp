@@ -91,8 +91,14 @@ Weight Builder::add(const std::string& name, Shape shape, parallel::Init init, O
 ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::Init init,
                                 StateOptions options) {
   auto state = std::make_unique<ModuleState>();
-  place(state->placed, name, placement_(name, shape), shape, kernels::accumulator(type_), init,
-        {.divisions = std::move(options.divisions)});
+  if (options.of_training) {
+    place(state->placed, name, {.tensors = {{.name = name, .global = shape}}}, shape, DType::f32,
+          init, {.partial = tensor().size() > 1});
+  } else {
+    place(state->placed, name, placement_(name, shape), shape, kernels::accumulator(type_), init,
+          {.divisions = std::move(options.divisions)});
+  }
+  state->of_training = options.of_training;
   state->placed.parameter.trainable = false;
   state->observed_shape = options.observed.value_or(state->value().shape());
   state->reduce = options.reduce;

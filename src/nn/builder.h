@@ -118,10 +118,24 @@ class Builder {
     comm::Reduce reduce = comm::Reduce::sum;
     std::function<void(const ModuleState&, Stream&)> update;
     std::vector<parallel::Division> divisions = {};
+    bool of_training = false;  // see ModuleState
   };
-  // Adds a state in f32 (f64 for f64), placed and divided like a parameter.
+  // Adds a state in f32 (f64 for f64), placed and divided like a parameter. One of training is in
+  // f32 and has its own name in checkpoints.
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
                          StateOptions options);
+
+  // Quantisation of the products of the linear layers that are added from now on; none: they are
+  // computed in the model's type.
+  void set_low_precision(const std::optional<LowPrecisionFormats>& formats) {
+    low_precision_ = formats;
+  }
+  // Sets it for the layer with this weight [out,in], with the states that its recipe needs; not for
+  // one that layers share. divided: operands of which each tensor-parallel rank has a part. Throws
+  // Error naming the weight if ranks divide it within a block.
+  void quantize(Parameter& weight, std::array<bool, kOperands> divided);
+  // The same for the weight [E,out,in] of a layer of experts. NVFP4 leaves experts out.
+  void quantize_experts(Parameter& weight);
 
   StepSum& add_step_sum(Shape shape, DType type);
 
@@ -159,6 +173,8 @@ class Builder {
                                 std::span<const AdaptedPart> parts, size_t index);
   Weight add_a(const parallel::ParameterSpec& matrix, std::span<const AdaptedPart> parts,
                size_t index);
+  void add_scales(LowPrecision& how, const std::string& weight);
+  LowPrecision::Chances chances_of(const parallel::ParameterSpec& weight) const;
   ops::LowRank::Dropout dropout_of(const parallel::ParameterSpec& matrix, double p) const;
   ops::LowRank::Part add_b(const parallel::ParameterSpec& matrix, const AdaptedPart& part,
                            size_t index);
@@ -177,6 +193,7 @@ class Builder {
   uint64_t seed_;
   const SharedModule* shared_ = nullptr;
   std::vector<Parameter*> used_;
+  std::optional<LowPrecisionFormats> low_precision_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::pair<std::string, ops::ExpertLowRank>> added_to_experts_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;

@@ -25,6 +25,7 @@ ColumnLinear::ColumnLinear(Builder& builder, const std::string& name, int64_t in
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
   const parallel::Division division{.axis = 0, .blocks = blocks};
   weight_ = builder.add(name + ".weight", {out, in}, init, {.divisions = {division}});
+  builder.quantize(*weight_.parameter, {false, true, true});
   if (bias) bias_ = builder.add(name + ".bias", {out}, zeros(), {.divisions = {division}});
   adapter_ = builder.add_adapter(*weight_.parameter);
   if (builder.shared() == nullptr) return;
@@ -63,6 +64,7 @@ RowLinear::RowLinear(Builder& builder, const std::string& name, int64_t in, int6
     : tensor_(builder.tensor()),
       weight_(builder.add(name + ".weight", {out, in}, init,
                           {.divisions = {{.axis = 1, .blocks = {in}}}})) {
+  builder.quantize(*weight_.parameter, {true, true, false});
   if (bias) bias_ = builder.add(name + ".bias", {out}, zeros());
   adapter_ = builder.add_adapter(*weight_.parameter);
 }

@@ -66,6 +66,8 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
     down_bias_ = builder.add(name + ".experts.down.bias", {experts, width}, zeros(),
                              {.divisions = {by_expert}});
   }
+  builder.quantize_experts(*up_.parameter);
+  builder.quantize_experts(*down_.parameter);
   up_adapter_ = builder.add_expert_adapter(*up_.parameter);
   down_adapter_ = builder.add_expert_adapter(*down_.parameter);
   if (config.shared_ffn == 0) return;

@@ -13,6 +13,8 @@ class ReplicatedLinear {
   ReplicatedLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
                    parallel::Init init)
       : weight_(builder.add(name + ".weight", {out, in}, init)) {
+    const bool tokens = builder.tensor().divides_tokens();
+    builder.quantize(*weight_.parameter, {tokens, false, tokens});
     if (bias) bias_ = builder.add(name + ".bias", {out}, zeros());
     adapter_ = builder.add_adapter(*weight_.parameter);
   }

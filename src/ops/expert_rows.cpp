@@ -1,5 +1,7 @@
 #include "ops/expert_rows.h"
 
+#include "ops/low_precision.h"
+
 namespace megatron::ops {
 namespace {
 
@@ -82,27 +84,40 @@ void grouped_dgrad(Backward& backward) {
   const Tensor& dy = backward.gradient(0);
   const Tensor& w = backward.weight(0).value();
   Tensor dx = backward.empty({dy.size(0), w.size(2)}, w.dtype(), "grouped_linear.dx");
-  backward.kernels().grouped_gemm({.a = dy, .b = w, .offsets = backward.saved(1), .out = dx},
-                                  backward.stream());
+  backward.kernels().grouped_gemm(
+      quantized({.a = dy, .b = w, .offsets = backward.saved(1), .out = dx}, Operand::gradient,
+                backward.weight(0), backward.tape()),
+      backward.stream());
   backward.set(0, dx);
 }
 
+// The kernel has no form without weights: gives it those of one column.
+void bias_gradients(Backward& backward, const GradSlot& db) {
+  const Tensor &w = backward.weight(0).value(), &dy = backward.gradient(0);
+  const Tensor x = backward.empty({dy.size(0), 1}, dy.dtype(), "grouped_linear.no_weight"),
+               dw = backward.empty({w.size(0), w.size(1), 1}, db.out.dtype(),
+                                   "grouped_linear.no_dw");
+  backward.kernels().fill({.out = x, .value = 0}, backward.stream());
+  backward.kernels().grouped_gradient(
+      {.dy = dy, .x = x, .offsets = backward.saved(1), .dw = {dw}, .dbias = db}, backward.stream());
+}
+
 void grouped_wgrad(Backward& backward) {
+  const Weight& weight = backward.weight(0);
   const GradSlot dw = backward.grad_slot(0);
-  const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
-  if (!dw.out.defined() && !db.out.defined()) return;
-  kernels::GroupedGradientArgs args{.dy = backward.gradient(0),
-                                    .x = backward.saved(0),
-                                    .offsets = backward.saved(1),
-                                    .dw = dw,
-                                    .dbias = db};
-  if (!dw.out.defined()) {  // the kernel has no form without weights: gives it those of one column
-    const Tensor& w = backward.weight(0).value();
-    args.x = backward.empty({args.dy.size(0), 1}, args.dy.dtype(), "grouped_linear.no_weight");
-    args.dw = {backward.empty({w.size(0), w.size(1), 1}, db.out.dtype(), "grouped_linear.no_dw")};
-    backward.kernels().fill({.out = args.x, .value = 0}, backward.stream());
+  GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
+  if (db.out.defined() && (!dw.out.defined() || quantization_of(weight, true) != nullptr)) {
+    bias_gradients(backward, db);
+    db = {};
   }
-  backward.kernels().grouped_gradient(args, backward.stream());
+  if (!dw.out.defined()) return;
+  backward.kernels().grouped_gradient(quantized({.dy = backward.gradient(0),
+                                                 .x = backward.saved(0),
+                                                 .offsets = backward.saved(1),
+                                                 .dw = dw,
+                                                 .dbias = db},
+                                                weight, backward.tape()),
+                                      backward.stream());
 }
 
 }  // namespace
@@ -144,12 +159,13 @@ Var grouped_linear(Tape& tape, const Var& x, const Weight& weight, const Weight&
                    const Tensor& offsets, bool adds_bias) {
   const Tensor& w = weight.value();
   Tensor y = tape.empty({x.value.size(0), w.size(1)}, w.dtype(), "grouped_linear.y");
-  tape.kernels().grouped_gemm({.a = x.value,
-                               .b = w,
-                               .bias = bias && adds_bias ? bias.value() : Tensor(),
-                               .offsets = offsets,
-                               .out = y,
-                               .transpose_b = true},
+  tape.kernels().grouped_gemm(quantized({.a = x.value,
+                                         .b = w,
+                                         .bias = bias && adds_bias ? bias.value() : Tensor(),
+                                         .offsets = offsets,
+                                         .out = y,
+                                         .transpose_b = true},
+                                        Operand::activation, weight, tape),
                               tape.stream());
   Node node{.name = "grouped_linear",
             .inputs = {x.id},

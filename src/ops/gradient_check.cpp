@@ -135,7 +135,7 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
              const kernels::DropoutArgs::Mask mask = half_dropped(t);
              adapter.dropout = {
                  .p = mask.p, .seed = mask.seed, .stream = mask.stream, .first_channel = 6};
-             t.drop_in_adapters({mask.rows, kBatch * kLength});
+             t.set_batch_rows({mask.rows, kBatch * kLength});
              return linear(t, x[0], w[0], {}, MemoryClass::activations, adapter);
            });
   add_case(cases, "linear of linear_gelu", {{6, 5}}, {{7, 5}, {7}, {4, 7}, {4}},

@@ -1,6 +1,7 @@
 #include "parallel/linear.h"
 
 #include "base/error.h"
+#include "ops/low_precision.h"
 #include "parallel/collectives.h"
 #include "parallel/column_input.h"
 
@@ -21,7 +22,9 @@ void column_product_dgrad(Backward& backward) {
   if (!backward.needs(0)) return adapter.input_gradient(backward, weight.value(), dy, {});
   const Tensor w = adapter.matrix(backward, weight.value());
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
-  backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
+  backward.kernels().gemm(ops::quantized({.a = dy, .b = w, .out = dx}, Operand::gradient,
+                                         Operand::weight, weight, backward.tape()),
+                          backward.stream());
   adapter.input_gradient(backward, weight.value(), dy, dx);
   input.begin_sum(backward, dx);
 }
@@ -133,7 +136,8 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   kernels::GemmArgs call = ops::linear_call(whole, weight, bias, y);
   call.b = ops::adapted_matrix(adapter, tape, w);
-  tape.kernels().gemm(call, tape.stream());
+  tape.kernels().gemm(ops::quantized(call, Operand::activation, Operand::weight, weight, tape),
+                      tape.stream());
   if (tape.additions() != nullptr) tape.additions()->add(tape, weight, whole, y);
   return record_column(tape, x, whole, weight, bias, tp, y, adapter);
 }
@@ -145,7 +149,9 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
   const Shape shape{whole.size(0), w.size(0)};
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");
-  tape.kernels().gemm(ops::linear_gelu_call(whole, weight, bias, v, y), tape.stream());
+  tape.kernels().gemm(ops::quantized(ops::linear_gelu_call(whole, weight, bias, v, y),
+                                     Operand::activation, Operand::weight, weight, tape),
+                      tape.stream());
   ops::add_to_gelu_product(whole, tape, weight, bias, y);
   return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }

@@ -62,6 +62,8 @@ double sent(const Plan& p) {
 
 std::string page(const Plan& plan, const PageStyle& style) {
   std::string text = fmt::format("{}\n{}\nStep: {}\n", plan.model, layout(plan), batch(plan));
+  if (!plan.low_precision.empty())
+    text += fmt::format("quantized operands: {}\n", plan.low_precision);
   for (const std::string& section :
        {derived_section(plan), parameter_section(plan), memory_section(plan, style),
         experts_section(plan), flops_section(plan), traffic_section(plan), context_section(plan),
@@ -81,6 +83,7 @@ std::vector<std::string> summary(const Plan& plan) {
                   bytes_text(plan.memory.arena_bytes() + plan.memory.host), classes(plan.memory)),
       plan.gpu ? fmt::format("memory per GPU: {}", gpu(plan))
                : fmt::format("memory per process: {}", machine(plan))};
+  if (!plan.low_precision.empty()) lines.push_back("quantized operands: " + plan.low_precision);
   if (plan.step_seconds) lines.push_back("estimated: " + time_line(plan));
   return lines;
 }

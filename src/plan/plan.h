@@ -139,6 +139,7 @@ struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
   DType type = DType::f32;
+  std::string low_precision;                   // which products have quantised operands; "": none
   int ranks = 1, ranks_here = 1, threads = 1;  // total; on this machine; per rank
   PlanAxes axes;
   int64_t sequences = 0, length = 0;  // sequences of a global batch, and their length in tokens

@@ -206,6 +206,7 @@ Json to_json(const Plan& plan) {
                       {"model", plan.model},
                       {"device", plan.device},
                       {"precision", name(plan.type)},
+                      {"low_precision", plan.low_precision},
                       {"ranks", plan.ranks},
                       {"ranks_here", plan.ranks_here},
                       {"threads", plan.threads},

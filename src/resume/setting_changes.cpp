@@ -29,7 +29,7 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
   for (const auto* flag :
        {"clip-grad", "calculate-per-token-loss", "no-check-for-nan-in-loss-and-grad",
         "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
-        "iterations-to-skip"})
+        "iterations-to-skip", "fp8-format", "fp4-format"})
     add(flag);
   if (facts.experts)
     for (const Field& field : fields.all())
@@ -41,6 +41,12 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
          {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"})
       add(flag);
   }
+  if (settings.precision.low_precision())
+    for (const Field& field : fields.all())
+      if (field.name.starts_with("fp8-amax") || field.name == "fp8-recipe" ||
+          field.name == "fp8-margin" || field.name == "no-fp8-wgrad" ||
+          field.name == "fp4-switch-to-bf16-at" || field.name.ends_with("-bf16"))
+        add(field.name);
   return object;
 }
 

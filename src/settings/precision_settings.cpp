@@ -1,8 +1,103 @@
 #include "settings/precision_settings.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 
 namespace megatron::settings {
+
+void PrecisionSettings::low_precision_fields(Fields& f) {
+  const auto fp8 = [this] {
+    return fp8_format.empty() ? std::string("--fp8-format is not given") : std::string();
+  };
+  const auto is_delayed = [this, fp8] {
+    return fp8_format.empty() || fp8_recipe == LowPrecisionRecipe::delayed
+               ? fp8()
+               : fmt::format("--fp8-recipe is {}", megatron::name(fp8_recipe));
+  };
+  const auto any = [this] {
+    return low_precision() ? "" : "neither --fp8-format nor --fp4-format is given";
+  };
+  const auto ends = [this] {
+    return first_last_layers_bf16 ? "" : "--first-last-layers-bf16 is not given";
+  };
+  f.add("fp8-format", &fp8_format, {"e4m3", "hybrid"},
+        "quantize the operands of linear layers' products to 8 bits: all in e4m3, or hybrid, with "
+        "gradients in e5m2 (docs/low_precision.md)");
+  std::vector<std::pair<std::string, LowPrecisionRecipe>> recipes;
+  for (const auto recipe : {LowPrecisionRecipe::delayed, LowPrecisionRecipe::tensorwise,
+                            LowPrecisionRecipe::blockwise, LowPrecisionRecipe::mxfp8})
+    recipes.emplace_back(megatron::name(recipe), recipe);
+  f.add_enum("fp8-recipe", &fp8_recipe, recipes,
+             "scales of fp8: one per tensor, from the largest elements of earlier steps (delayed) "
+             "or of the tensor (tensorwise); powers of two, per 128 x 128 weights and 128 others "
+             "(blockwise), or per 32 elements (mxfp8)")
+      .of(fp8);
+  f.add("fp8-margin", &fp8_margin, "divide scales by 2 to this power")
+      .within(-64, 64)
+      .of(is_delayed);
+  f.add("fp8-amax-history-len", &fp8_history, "number of steps whose largest elements are kept")
+      .within(1, 1 << 16)
+      .of(is_delayed);
+  f.add("fp8-amax-compute-algo", &fp8_history_use, {"most_recent", "max"},
+        "largest element that a scale follows from: that of the last step, or the largest of those "
+        "kept")
+      .of(is_delayed);
+  for (const char* name : {"no-fp8-wgrad", "disable-fp8-wgrad"})
+    f.add_switch(name, &fp8_weight_gradients, false,
+                 "compute weight gradients from operands that are not quantized")
+        .of(fp8);
+  f.add("fp4-format", &fp4_format, {"e2m1"},
+        "quantize the operands of linear layers' products to 4 bits, e2m1, with scales in e4m3 per "
+        "16 x 16 weights and 16 others, and one per tensor (docs/low_precision.md)");
+  f.add("fp4-switch-to-bf16-at", &fp4_switch_to_bf16_at,
+        "step from which products are computed in the type of the model")
+      .of([this] { return fp4_format.empty() ? "--fp4-format is not given" : ""; });
+  f.add_switch("first-last-layers-bf16", &first_last_layers_bf16, true,
+               "leave the first and the last layers in the type of the model")
+      .of(any);
+  f.add("num-layers-at-start-in-bf16", &layers_at_start_in_bf16,
+        "number of first layers for --first-last-layers-bf16")
+      .within(0, 1 << 20)
+      .of(ends);
+  f.add("num-layers-at-end-in-bf16", &layers_at_end_in_bf16,
+        "number of last layers for --first-last-layers-bf16")
+      .within(0, 1 << 20)
+      .of(ends);
+}
+
+std::optional<LowPrecisionLayers> PrecisionSettings::low_precision() const {
+  if (fp8_format.empty() && fp4_format.empty()) return {};
+  LowPrecisionLayers layers;
+  LowPrecisionFormats& formats = layers.formats;
+  if (!fp4_format.empty()) {
+    formats.recipe = LowPrecisionRecipe::nvfp4;
+    formats.forward = formats.gradient = LowFormat::e2m1;
+  } else {
+    formats.recipe = fp8_recipe;
+    formats.gradient = fp8_format == "hybrid" ? LowFormat::e5m2 : LowFormat::e4m3;
+    formats.weight_gradients = fp8_weight_gradients;
+    formats.margin = static_cast<int>(fp8_margin);
+    formats.history = fp8_history;
+    formats.most_of_history = fp8_history_use == "max";
+  }
+  if (first_last_layers_bf16) {
+    layers.left_out_at_start = layers_at_start_in_bf16;
+    layers.left_out_at_end = layers_at_end_in_bf16;
+  }
+  return layers;
+}
+
+void PrecisionSettings::check_low_precision() const {
+  MG_CHECK(!low_precision() || !fp16,
+           "--{} is not for --fp16, whose range is too small for its scales: use --bf16",
+           fp4_format.empty() ? "fp8-format" : "fp4-format");
+  MG_CHECK(!fp4_switch_to_bf16_at || *fp4_switch_to_bf16_at > 0,
+           "--fp4-switch-to-bf16-at is {}; it must be a step, at least 1", *fp4_switch_to_bf16_at);
+}
 
 void PrecisionSettings::fields(Fields& f) {
   f.begin_group("precision");
@@ -14,6 +109,7 @@ void PrecisionSettings::fields(Fields& f) {
                "parameters and activations in fp16, master weights in fp32, with a scaled loss; on "
                "CPU computed in fp32 and rounded")
       .in_short_help();
+  low_precision_fields(f);
   f.add("loss-scale", &loss_scaling.constant,
         "constant loss scale with --fp16; 0, the default: dynamic");
   f.add("initial-loss-scale", &loss_scaling.initial, "initial dynamic loss scale");
@@ -38,6 +134,7 @@ void PrecisionSettings::check() const {
                  (static_cast<double>(value) >= least && static_cast<double>(value) <= 0x1p64),
              "--{} is {}; it must be at least {} and at most 2^64", flag, value, least);
   };
+  check_low_precision();
   check("loss-scale", s.constant.value_or(0), 0.0, 0x1p-64);
   check("initial-loss-scale", s.initial, plain.initial, 0x1p-64);
   check("min-loss-scale", s.least, plain.least, 0x1p-64);

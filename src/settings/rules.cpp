@@ -102,6 +102,8 @@ const std::vector<Rule> kRules = {
     {flags, "rampup-batch-size|decrease-batch-size-if-needed", "step-batch-size-schedule",
      "--step-batch-size-schedule cannot be combined with --{flag}: drop one"},
     {flags, "bf16", "fp16", "--bf16 and --fp16 are mutually exclusive; give one of them"},
+    {flags, "fp8-format", "fp4-format",
+     "--fp8-format and --fp4-format are mutually exclusive; give one of them"},
     {flags, "loss-scale", "!loss-scale=0 & !fp16",
      "--{flag} is {value}, but the loss is scaled only with --fp16: add --fp16, or drop --{flag}"},
     {flags, "initial-loss-scale|min-loss-scale|loss-scale-window|hysteresis", "!fp16",

@@ -25,6 +25,7 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
          {"global-batch-size", "rampup-batch-size", "decrease-batch-size-if-needed"});
   const Names dynamic = {"initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"};
   either({"bf16"}, {"fp16"});
+  either({"fp8-format"}, {"fp4-format"});
   f.replace({"bf16"}, {"loss-scale"});
   f.replace({"bf16"}, dynamic);
   const auto differs = [](const Field& field) { return field.get() != field.initial; };

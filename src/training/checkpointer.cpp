@@ -46,7 +46,7 @@ checkpoint::Contents Checkpointer::contents(const resume::TrainerState& state) c
   contents.model = without_copies(held_saved(step_, whole_.model, renamed_));
   contents.whole_model = whole_.saved;
   if (state.has_optimizer) {
-    contents.optimizer = without_copies(held_states(step_.optimizer()));
+    contents.optimizer = without_copies(held_states(step_));
     contents.whole_optimizer = whole_.optimizer;
   }
   contents.written_files = saved_.companions;

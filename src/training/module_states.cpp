@@ -22,17 +22,15 @@ ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const paralle
   std::ranges::copy_if(states_, std::back_inserter(updated_),
                        [](const nn::ModuleState* state) { return state->update != nullptr; });
   if (updated_.empty()) return;
-  const DType type = updated_[0]->value().dtype();
   std::vector<int64_t> begins;
   for (const nn::ModuleState* state : updated_) {
-    MG_ASSERT(state->value().dtype() == type);
     Buffer& buffer = buffer_of(*state);
     begins.push_back(buffer.elements);
     buffer.elements += state->observed_shape.elements();
   }
   for (Buffer& buffer : buffers_)
-    buffer.memory = Tensor::empty(runtime.arena(MemoryClass::gradients), {buffer.elements}, type,
-                                  "observed by modules");
+    buffer.memory = Tensor::empty(runtime.arena(MemoryClass::gradients), {buffer.elements},
+                                  buffer.type, "observed by modules");
   for (size_t i = 0; i < updated_.size(); ++i) {
     const Shape& shape = updated_[i]->observed_shape;
     updated_[i]->observed =
@@ -42,12 +40,14 @@ ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const paralle
 
 ModuleStates::Buffer& ModuleStates::buffer_of(const nn::ModuleState& state) {
   const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
-    return buffer.reduce == state.reduce && buffer.partial == state.placed.partial &&
-           buffer.expert == state.placed.is_expert();
+    return buffer.reduce == state.reduce && buffer.type == state.value().dtype() &&
+           buffer.partial == state.placed.partial && buffer.expert == state.placed.is_expert();
   });
   if (found != buffers_.end()) return *found;
-  return buffers_.emplace_back(Buffer{
-      .reduce = state.reduce, .partial = state.placed.partial, .expert = state.placed.is_expert()});
+  return buffers_.emplace_back(Buffer{.reduce = state.reduce,
+                                      .type = state.value().dtype(),
+                                      .partial = state.placed.partial,
+                                      .expert = state.placed.is_expert()});
 }
 
 void ModuleStates::begin_step() {

@@ -26,6 +26,7 @@ class ModuleStates {
   // Data reduced by one call.
   struct Buffer {
     comm::Reduce reduce = comm::Reduce::sum;
+    DType type = DType::f32;
     std::optional<parallel::RankGroup> partial;
     bool expert = false;
     int64_t elements = 0;

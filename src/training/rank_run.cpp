@@ -124,8 +124,13 @@ void RankRun::fill_model(const resume::StartingPoint& start) {
     model_.initialize(static_cast<uint64_t>(s_.runtime.seed));
   }
   model_.step.begin(s_.optimizer.config);
-  if (start.checkpoint == nullptr || !s_.checkpoint.load_optimizer) return;
-  start.checkpoint->load_optimizer(held_states(model_.step.optimizer()), plan_.whole.optimizer);
+  leave_low_precision(plan_.first_iteration());
+  const bool has_states = start.checkpoint != nullptr && s_.checkpoint.load_optimizer;
+  if (!has_states && lead() && start.weights != nullptr &&
+      std::ranges::any_of(model_.step.states(), &nn::ModuleState::of_training))
+    log::info("the scales of --fp8-recipe delayed begin with 1");
+  if (!has_states) return;
+  load_states(*start.checkpoint, model_.step, plan_.whole, lead());
   model_.step.optimizer().resume(start.state.optimizer_steps);
   if (start.state.loss_scale && model_.step.loss_scale().dynamic())
     model_.step.loss_scale().resume(*start.state.loss_scale);
@@ -133,6 +138,10 @@ void RankRun::fill_model(const resume::StartingPoint& start) {
 
 // A checkpoint has every state; plain weights may come from a model without states.
 void RankRun::load_weights(const resume::StartingPoint& start) {
+  for (nn::ModuleState* state : model_.step.states())
+    if (state->of_training)
+      parallel::initialize(state->placed, static_cast<uint64_t>(s_.runtime.seed),
+                           runtime_.stream());
   if (plan_.upcycled)
     return load_upcycled(*start.weights, *plan_.upcycled, model_.step,
                          static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
@@ -244,6 +253,16 @@ void RankRun::tune_gemms(StepFeed& feed) {
   gemm_choices_->make([&] { model_.step.rehearse(rehearsed); });
 }
 
+void RankRun::leave_low_precision(int64_t iteration) {
+  const std::optional<int64_t> at = s_.precision.fp4_switch_to_bf16_at;
+  if (!at || iteration < *at || in_high_precision_) return;
+  in_high_precision_ = true;
+  for (const models::Stage* chunk : model_.step.chunks()) models::quantize_products(*chunk, false);
+  if (lead())
+    log::info("from step {} on, products are computed in {} (--fp4-switch-to-bf16-at {})",
+              iteration, name(s_.precision.type()), *at);
+}
+
 void RankRun::train_on(StepFeed& feed) {
   tune_gemms(feed);
   const int64_t iterations = *s_.batch.train_iters;
@@ -251,6 +270,7 @@ void RankRun::train_on(StepFeed& feed) {
     // may_be_long: the first step also packs weights and allocates memory.
     model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
+    leave_low_precision(i);
     if (std::ranges::binary_search(passed_over_, i - 1)) {
       read_step(feed);
       counts_.consumed += s_.batch.schedule.batch(counts_.consumed);

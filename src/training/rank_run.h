@@ -36,6 +36,7 @@ class RankRun {
   void draw_new_head(const checkpoint::ModelDirectory& directory, std::vector<std::string>& absent);
   void draw_new_adapter(std::vector<std::string>& absent);
   void tune_gemms(StepFeed& feed);
+  void leave_low_precision(int64_t iteration);  // if --fp4-switch-to-bf16-at says so
   void train_on(StepFeed& feed);
   std::optional<report::EndReason> finish_iteration(int64_t iteration);
   IterationReport one_step(int64_t iteration, StepFeed& feed);
@@ -64,6 +65,7 @@ class RankRun {
   double begin_;
   Runtime runtime_;
   TrainedModel model_;
+  bool in_high_precision_ = false;              // from --fp4-switch-to-bf16-at on
   std::unique_ptr<ReferenceSource> reference_;  // null: the objective reads none
   std::optional<GemmChoices> gemm_choices_;
   comm::Group& replicas_;

@@ -7,7 +7,8 @@ namespace {
 
 ModelParts frozen_parts(TrainedModel& trained, const models::Model& model, DType type,
                         const parallel::LayerPlacement& placement) {
-  ModelParts parts(model, trained.ranks, placement, trained.runtime, type, 0, FrozenParameters());
+  const models::Model plain = model->with({.leaves_low_precision = true});
+  ModelParts parts(plain, trained.ranks, placement, trained.runtime, type, 0, FrozenParameters());
   for (parallel::ParameterSpec* placed : parts.parameters()) placed->parameter.trainable = false;
   return parts;
 }

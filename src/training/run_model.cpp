@@ -91,6 +91,30 @@ models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const Sha
                           .family = s.shape.model_family});
 }
 
+// Throws Error naming the flag that --fp8-format or --fp4-format cannot be combined with.
+void check_low_precision(const settings::TrainSettings& s, const models::Model& model) {
+  const auto low = s.precision.low_precision();
+  if (!low) return;
+  const std::string_view flag = s.precision.fp4_format.empty() ? "--fp8-format" : "--fp4-format";
+  MG_CHECK(s.runtime.device_kind() != DeviceKind::cuda,
+           "{} is supported on the CPU only, and the run is on CUDA: leave it out there", flag);
+  MG_CHECK(s.recompute.mlp_chunks <= 1,
+           "--mlp-chunks-for-training {} divides the tokens whose scales {} finds; leave one of "
+           "them out",
+           s.recompute.mlp_chunks, flag);
+  MG_CHECK(model->adapter() == nullptr,
+           "{} quantizes weights that are trained, but the model has an adapter; leave one of them "
+           "out",
+           flag);
+  MG_CHECK(s.precision.fp4_format.empty() || !s.shape.encoder_decoder,
+           "--fp4-format is not supported for encoder-decoders: use --fp8-format, or leave it out");
+  const int64_t layers = model->num_layers();
+  MG_CHECK(low->left_out_at_start + low->left_out_at_end < layers,
+           "--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} leave none of {} "
+           "layers to {}; lower them",
+           low->left_out_at_start, low->left_out_at_end, layers, flag);
+}
+
 models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& source,
                            const corpus::Vocabulary& vocabulary, const Task* task) {
   models::Model model;
@@ -105,7 +129,8 @@ models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& 
                         .attention_dropout = s.shape.attention_dropout,
                         .router = s.shape.moe.training()});
   }
-  model = model->with({.mlp_chunks = s.recompute.mlp_chunks});
+  model = model->with(
+      {.low_precision = s.precision.low_precision(), .mlp_chunks = s.recompute.mlp_chunks});
   MG_CHECK(s.data.pretrains() == (task == nullptr),
            "--task {} is not for this command: use megatron train, or leave --task out",
            s.data.task);
@@ -116,6 +141,7 @@ models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& 
            "--mlp-chunks-for-training {} computes feed-forward blocks without their adapters, but "
            "the model has some; leave it out",
            s.recompute.mlp_chunks);
+  check_low_precision(s, model);
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens, but the tokenizer has {}; they do not match{}",
            model->vocab_size(), vocabulary.size,

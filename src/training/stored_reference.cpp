@@ -178,6 +178,7 @@ void compute(const RunPlan& plan, const std::vector<const StoredSet*>& sets, Tra
   const bool leads = model.ranks.world().rank() == 0;
   load_reference(*plan.reference, plan.whole, model.shards(), model.step.states(),
                  static_cast<uint64_t>(s.runtime.seed), model.runtime.stream(), leads);
+  const models::HighPrecision plain(model.parts.chunks());
   model.step.data_parallel().parameters_changed();
   model.loss_pass.begin("reference log-probabilities");
   model.loss_pass.use_adapters(false);

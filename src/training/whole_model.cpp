@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/log.h"
 #include "checkpoint/name_list.h"
@@ -37,7 +38,7 @@ WholeModel whole_model(const models::Model& model, DType type,
   WholeModel whole = whole_model(trained.parts.whole());
   if (optimizer == nullptr) return whole;
   trained.step.begin(*optimizer);
-  whole.optimizer = checkpoint::whole_tensors(held_states(trained.step.optimizer()));
+  whole.optimizer = checkpoint::whole_tensors(held_states(trained.step));
   return whole;
 }
 
@@ -53,9 +54,11 @@ WholeModel whole_model(const models::Stage& undivided) {
     if (name.starts_with("score_transform.") || name.starts_with("score_bias"))
       whole.head_parts.push_back(stored);
   }
-  for (const nn::ModuleState* state : undivided.states())
+  for (const nn::ModuleState* state : undivided.states()) {
+    if (state->of_training) continue;
     for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
       whole.states.push_back(part.name);
+  }
   whole.saved = saved_of(whole, undivided);
   return whole;
 }
@@ -64,6 +67,7 @@ std::vector<checkpoint::HeldTensor> held_weights(std::span<const parallel::Shard
                                                  std::span<nn::ModuleState* const> states) {
   std::vector<checkpoint::HeldTensor> held = checkpoint::held(shards);
   for (nn::ModuleState* state : states) {
+    if (state->of_training) continue;
     parallel::ParameterSpec* const placed = &state->placed;
     const std::vector<checkpoint::HeldTensor> one = checkpoint::held(std::span(&placed, 1));
     held.insert(held.end(), one.begin(), one.end());
@@ -244,9 +248,14 @@ std::string absent_states_text(const std::string& directory, std::span<const std
                      directory, checkpoint::counted(absent));
 }
 
-std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer) {
+std::vector<checkpoint::HeldTensor> held_states(const TrainStep& step) {
   std::vector<checkpoint::HeldTensor> held;
-  for (const optim::Optimizer::State& state : optimizer.states()) {
+  for (nn::ModuleState* state : step.states()) {
+    if (!state->of_training) continue;
+    parallel::ParameterSpec* const placed = &state->placed;
+    held.push_back(checkpoint::held(std::span(&placed, 1)).at(0));
+  }
+  for (const optim::Optimizer::State& state : step.optimizer().states()) {
     held.push_back({.prefix = state.name + ".",
                     .placement = &state.placed->placement,
                     .value = state.value,
@@ -254,6 +263,38 @@ std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimize
                     .begin = state.begin});
   }
   return held;
+}
+
+void load_states(const checkpoint::CheckpointDirectory& checkpoint, const TrainStep& step,
+                 const WholeModel& whole, bool tells) {
+  std::map<std::string, Shape, std::less<>> stored;
+  for (const checkpoint::TensorInfo& info : checkpoint.optimizer_tensors())
+    if (info.name.starts_with(nn::kQuantizerPrefix)) stored.emplace(info.name, info.shape);
+  std::vector<std::string> absent, unused;
+  std::vector<checkpoint::WholeTensor> wanted;
+  for (const checkpoint::WholeTensor& tensor : whole.optimizer) {
+    const bool of_module = tensor.name.starts_with(nn::kQuantizerPrefix);
+    const auto found = stored.find(tensor.name);
+    if (of_module && (found == stored.end() || found->second != tensor.shape)) {
+      absent.push_back(tensor.name);
+    } else {
+      wanted.push_back(tensor);
+      stored.erase(tensor.name);
+    }
+  }
+  for (const auto& [name, shape] : stored) unused.push_back(name);
+  std::vector<checkpoint::HeldTensor> held = held_states(step);
+  std::erase_if(held, [&](const checkpoint::HeldTensor& tensor) {
+    return tensor.prefix.empty() &&
+           std::ranges::find(absent, tensor.placement->tensors.at(0).name) != absent.end();
+  });
+  checkpoint.load_optimizer(held, wanted, unused);
+  if (tells && !absent.empty())
+    log::info("'{}' does not have {} as this run needs them: they begin anew", checkpoint.path(),
+              checkpoint::counted(absent));
+  if (tells && !unused.empty())
+    log::info("'{}' has {}, which this run does not use", checkpoint.path(),
+              checkpoint::counted(unused));
 }
 
 }  // namespace megatron::training

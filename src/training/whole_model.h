@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/held_tensor.h"
 #include "checkpoint/model_directory.h"
 #include "models/stage.h"
@@ -75,7 +76,11 @@ void load_weights(const checkpoint::ModelDirectory& directory,
                   const LoadOptions& options = {});
 // "'DIR' lacks the module states 2 (NAME, NAME): they begin as in a new model"
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
-// This rank's part of an optimizer's state.
-std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer);
+// This rank's part of the states of the training: those of modules, then the optimizer's.
+std::vector<checkpoint::HeldTensor> held_states(const TrainStep& step);
+// Fills them from a checkpoint. States of modules that it does not have, as those of another
+// recipe, keep their values; it may have others. tells: this rank logs both.
+void load_states(const checkpoint::CheckpointDirectory& checkpoint, const TrainStep& step,
+                 const WholeModel& whole, bool tells);
 
 }  // namespace megatron::training

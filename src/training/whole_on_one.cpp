@@ -121,6 +121,7 @@ void on_first_rank(TrainedModel& trained, const models::Model& model, DType type
   if (trained.ranks.tensor().size() == 1 && trained.ranks.pipeline().stages == 1 &&
       trained.ranks.pipeline().chunks == 1) {
     trained.step.data_parallel().gather_all();
+    const models::HighPrecision plain(trained.parts.chunks());
     if (world.rank() == 0) use(trained.parts.whole());
     return;
   }

@@ -18,7 +18,7 @@ struct Groups {
   int64_t rest = 0;
   int64_t k = 1, n = 1;  // row widths of a and of out
   Spread spread = Spread::uneven;
-  bool transpose_b = false, bias = false;
+  bool transpose_b = false, bias = false, scaled = false;
   float beta = 0;
   Layout layout = {};
   bool real = false;
@@ -26,10 +26,10 @@ struct Groups {
 
   std::string str() const {
     constexpr const char* kSpreads[] = {"uneven", "even", "one"};
-    return fmt::format("g={} r={}+{} k={} n={} {} {}{}{}{}", groups, rows, rest, k, n,
+    return fmt::format("g={} r={}+{} k={} n={} {} {}{}{}{}{}", groups, rows, rest, k, n,
                        kSpreads[static_cast<size_t>(spread)], describe(type, layout),
                        transpose_b ? " T" : "", bias ? " bias" : "",
-                       beta != 0 ? " accumulated" : "");
+                       beta != 0 ? " accumulated" : "", scaled ? " scaled" : "");
   }
   int64_t parts(int64_t group) const {
     if (spread == Spread::even) return 1;
@@ -51,6 +51,10 @@ struct Groups {
   }
 };
 
+Tensor scale_of(Inputs& inputs, const char* name, double value) {
+  return inputs.values(name, {}, DType::f32, std::span(&value, 1));
+}
+
 GroupedGemmArgs grouped_gemm_args(Inputs& inputs, const Groups& g) {
   const Shape b = g.transpose_b ? Shape{g.groups, g.n, g.k} : Shape{g.groups, g.k, g.n};
   GroupedGemmArgs args{.a = inputs.normal("a", {g.rows + g.rest, g.k}, g.type, 1, g.layout),
@@ -59,6 +63,10 @@ GroupedGemmArgs grouped_gemm_args(Inputs& inputs, const Groups& g) {
   args.offsets = g.offsets(inputs);
   args.out = inputs.output("out", {g.rows + g.rest, g.n}, g.type, g.layout);
   args.transpose_b = g.transpose_b;
+  if (g.scaled) {
+    args.a_scale = scale_of(inputs, "a_scale", 3.7);
+    args.b_scale = scale_of(inputs, "b_scale", 0.3);
+  }
   return args;
 }
 
@@ -76,6 +84,10 @@ GroupedGradientArgs grouped_gradient_args(Inputs& inputs, const Groups& g) {
                            .offsets = g.offsets(inputs)};
   args.dw = inputs.sum("dw", {g.groups, g.n, g.k}, sums, g.beta, g.layout);
   if (g.bias) args.dbias = inputs.sum("dbias", {g.groups, g.n}, sums, g.beta, g.layout);
+  if (g.scaled) {
+    args.dy_scale = scale_of(inputs, "dy_scale", 1.7);
+    args.x_scale = scale_of(inputs, "x_scale", 0.6);
+  }
   return args;
 }
 
@@ -96,6 +108,7 @@ std::vector<Groups> grouped_shapes() {
       {.groups = 8, .rows = 40, .rest = 7, .k = 64, .n = 96, .beta = 1},
       {.groups = 3, .rows = 201, .k = 40, .n = 72, .spread = Spread::even, .bias = true, .beta = 1},
       {.groups = 6, .rows = 70, .k = 136, .n = 48, .spread = Spread::one},
+      {.groups = 3, .rows = 20, .rest = 2, .k = 40, .n = 24, .bias = true, .scaled = true},
       {.groups = 6, .rows = 300, .rest = 20, .k = 24, .n = 136, .bias = true},
       {.groups = 2, .rows = 5, .k = 8, .n = 0},
   };

@@ -60,15 +60,18 @@ struct Quantize : Matrix {
   BlockScale rule = BlockScale::given;
   Way first{1, 1}, second = {};
   bool stochastic = false;
+  bool divided = false;  // runs of channels
+  bool grouped = false;  // groups of rows
 
   std::string str() const {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{}{} {}{}", kFormats[static_cast<size_t>(format)],
+    return fmt::format("{} {} {}x{}{} {}{}{}{}", kFormats[static_cast<size_t>(format)],
                        kRules[static_cast<size_t>(rule)], first.rows, first.columns,
                        second.rows > 0 ? fmt::format(" {}x{}", second.rows, second.columns) : "",
-                       Matrix::str(), stochastic ? " stochastic" : "");
+                       Matrix::str(), stochastic ? " stochastic" : "", divided ? " divided" : "",
+                       grouped ? " grouped" : "");
   }
 };
 
@@ -78,7 +81,7 @@ QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q, const Way& way, con
   const std::string begin = std::string(name) + ".";
   QuantizedBlocks to{.rows = way.rows, .columns = way.columns};
   to.values = inputs.output(begin + "values", shape, q.type, q.layout);
-  if (q.real) return to;
+  if (q.real || q.grouped) return to;
   to.codes = inputs.output(begin + "codes", shape, DType::u8);
   if (q.rule != BlockScale::given)
     to.scales = inputs.output(begin + "scales",
@@ -99,6 +102,13 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   if (q.stochastic)
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {q.rows}, DType::i64, 0, int64_t{1} << 40)}};
+  if (q.grouped) {
+    const auto rows = static_cast<double>(q.rows);
+    args.row_groups = inputs.values(
+        "row_groups", {5}, DType::i32,
+        std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
+  }
+  if (q.divided) args.channels = {3, {{0, 132}, {20, 4000}, {24, 8000}}};
   return args;
 }
 
@@ -121,6 +131,8 @@ void add_quantize_cases(std::vector<Case>& cases) {
     all.push_back({m, e2m1, nvfp4, {16, 16}});
     all.push_back({m, e2m1, nvfp4_quotient, {1, 16}});
     all.push_back({m, e2m1, nvfp4, {1, 16}, {}, true});
+    all.push_back({m, e2m1, nvfp4, {16, 1}, {}, true, true});
+    all.push_back({m, e4m3, e8m0, {32, 1}, {}, false, false, true});
   }
   const Matrix real{.rows = 4096, .columns = 768, .real = true};
   all.push_back({real, e4m3, given});

@@ -227,7 +227,7 @@ class Quantization {
   template <class Scaled, class Value>
   HWY_INLINE void round_row(const Tile& tile, int64_t r, const QuantizedBlocks& to,
                             Output<T> values, Scaled scaled, Value value) const {
-    alignas(64) std::array<float, kColumns> chances;
+    alignas(64) Chances chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
     uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at : nullptr;
@@ -241,18 +241,29 @@ class Quantization {
     });
   }
 
-  // u of the elements of a row.
+  // The chance u of each element of a row. Vectors that go beyond the end of a run of channels
+  // write values there that those of the next run replace.
+  using Chances = std::array<float, kColumns + 2 * kLanes>;
   void find_chances(const Tile& tile, int64_t r, float* u) const {
     const PhiloxRow random(tokens_.position(r), static_cast<uint64_t>(tokens_.sample(r)),
                            args_.noise.key());
-    for (int64_t j = 0; j < tile.width; j += 2 * kLanes) {
-      const PhiloxWords words = words_of_twos<float, 1>(random, tile.column + j)[0];
-      const auto part = [&](hn::Vec<Words> w) {
-        return hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(Integers(), hn::ShiftRight<8>(w))),
-                       set(0x1p-24F));
-      };
-      hn::Store(part(words.first), kFloats, u + j);
-      hn::Store(part(words.second), kFloats, u + j + kLanes);
+    const ChannelRuns& channels = args_.channels;
+    for (int64_t j = 0; j < tile.width;) {
+      int64_t end = tile.width;
+      for (int i = 0; i < channels.count; ++i)
+        if (const int64_t next = channels.runs[i].column - tile.column; next > j)
+          end = std::min(end, next);
+      const int64_t channel = channels.channel(tile.column + j);
+      for (int64_t k = 0; k < end - j; k += 2 * kLanes) {
+        const PhiloxWords words = words_of_twos<float, 1>(random, channel + k)[0];
+        const auto part = [&](hn::Vec<Words> w) {
+          return hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(Integers(), hn::ShiftRight<8>(w))),
+                         set(0x1p-24F));
+        };
+        hn::StoreU(part(words.first), kFloats, u + j + k);
+        hn::StoreU(part(words.second), kFloats, u + j + k + kLanes);
+      }
+      j = end;
     }
   }
 
@@ -353,7 +364,8 @@ void tensor_scale(const TensorScaleArgs& args, Stream&) {
 
 void quantize(const QuantizeArgs& args, Stream& stream) {
   if (args.x.elements() == 0) return;
-  HWY_DYNAMIC_DISPATCH(quantize_any)(args, stream);
+  for_each_row_group(
+      args, [&](const QuantizeArgs& part) { HWY_DYNAMIC_DISPATCH(quantize_any)(part, stream); });
 }
 
 void hadamard(const HadamardArgs& args, Stream& stream) {

@@ -59,6 +59,9 @@ struct Quantization {
   bool stochastic;
   DeviceRowTokens tokens;
   uint64_t key;
+  ChannelRuns channels;
+  const int32_t* groups;  // of rows, with their count; null: one
+  int64_t group_count;
 
   __device__ float amax_of(int64_t row, int64_t column) const {
     return fabsf(to_float(x[row * columns + column]));
@@ -72,9 +75,10 @@ struct Quantization {
   }
   __device__ float chance(int64_t row, int64_t column) const {
     const DeviceRowTokens::Token token = tokens.at(static_cast<uint32_t>(row));
+    const int64_t channel = channels.channel(column);
     const PhiloxWords words =
-        dropout_words(key, token.sample, token.position, static_cast<uint32_t>(column / 4));
-    return static_cast<float>(words.at[column % 4] >> 8) * 0x1p-24f;
+        dropout_words(key, token.sample, token.position, static_cast<uint32_t>(channel / 4));
+    return static_cast<float>(words.at[channel % 4] >> 8) * 0x1p-24f;
   }
   __device__ void round(int64_t row, int64_t column, const BlockFactors& f) const {
     const LowFormatBits bits(format);
@@ -93,13 +97,36 @@ struct Quantization {
   }
 };
 
+// Rows of a row of blocks.
+struct BlockRows {
+  int64_t first, end;
+};
+template <class T>
+__device__ BlockRows rows_of_block(const Quantization<T>& work, int64_t block) {
+  if (work.groups == nullptr) {
+    const int64_t first = block * work.block_rows;
+    return {first, min(first + work.block_rows, work.rows)};
+  }
+  for (int64_t g = 0; g <= work.group_count; ++g) {
+    const int64_t begin = work.groups[g],
+                  end = g < work.group_count ? work.groups[g + 1] : work.rows;
+    const int64_t blocks = (end - begin + work.block_rows - 1) / work.block_rows;
+    if (block < blocks) {
+      const int64_t first = begin + block * work.block_rows;
+      return {first, min(first + work.block_rows, end)};
+    }
+    block -= blocks;
+  }
+  return {work.rows, work.rows};
+}
+
 // A thread quantises a block of one column, or an element without blocks.
 template <class T>
 __global__ void __launch_bounds__(kThreads) quantize_columns(Quantization<T> work) {
   const int64_t block = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t column = block % work.columns, first = block / work.columns * work.block_rows;
+  const int64_t column = block % work.columns;
+  const auto [first, end] = rows_of_block(work, block / work.columns);
   if (first >= work.rows) return;
-  const int64_t end = min(first + work.block_rows, work.rows);
   float amax = 0;
   if (work.rule != BlockScale::given)
     for (int64_t row = first; row < end; ++row) amax = fmaxf(amax, work.amax_of(row, column));
@@ -147,11 +174,16 @@ void quantize_blocks(const QuantizeArgs& args, const QuantizedBlocks& to, Stream
                        .scale_codes = f32_scales ? nullptr : address_of<uint8_t>(to.scales),
                        .stochastic = args.stochastic,
                        .tokens = {},
-                       .key = args.noise.key()};
+                       .key = args.noise.key(),
+                       .channels = args.channels,
+                       .groups = address_of<int32_t>(args.row_groups),
+                       .group_count = args.row_groups.defined() ? args.row_groups.size(0) - 1 : 0};
   if (args.stochastic)
     work.tokens = device_row_tokens("quantize", args.noise.tokens, args.x.size(0));
   work.across = ceil_div(work.columns, work.block_columns);
-  const int64_t blocks = ceil_div(work.rows, work.block_rows) * work.across;
+  int64_t rows_of_blocks = ceil_div(work.rows, work.block_rows);
+  if (work.groups != nullptr) rows_of_blocks += work.group_count;
+  const int64_t blocks = rows_of_blocks * work.across;
   if (work.block_columns == 1) {
     launch("quantize", quantize_columns<T>, grid_for(blocks), stream, work);
   } else {

@@ -29,6 +29,15 @@ void store_sum(const Accumulate& to, std::vector<C> sums) {
   store(to.out, sums);
 }
 
+// The factor of a product whose operands have been multiplied by these scales, if defined.
+template <class C>
+C product_factor(const Tensor& a_scale, const Tensor& b_scale) {
+  const auto inverse = [](const Tensor& scale) {
+    return scale.defined() ? 1 / static_cast<C>(*scale.data<float>()) : C{1};
+  };
+  return inverse(a_scale) * inverse(b_scale);
+}
+
 std::vector<int64_t> load_integers(const Tensor& tensor);
 void store_integers(const Tensor& tensor, const std::vector<int64_t>& values);
 

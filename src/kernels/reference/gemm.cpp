@@ -39,6 +39,7 @@ void multiply(const GemmArgs& args, Stream& stream) {
   const int64_t groups = batched ? args.out.size(0) : 1;
   const int64_t m = args.out.size(-2), n = args.out.size(-1);
   const int64_t k = args.transpose_a ? args.a.size(-2) : args.a.size(-1);
+  const C factor = product_factor<C>(args.a_scale, args.b_scale);
   std::vector<C> out = args.beta == 0 ? std::vector<C>(args.out.elements()) : load<C>(args.out);
   for_rows(stream, groups * m, 16, [&](int64_t row) {
     const C* b_group = b.data() + row / m * k * n;
@@ -48,6 +49,7 @@ void multiply(const GemmArgs& args, Stream& stream) {
       const C x = a[row * k + p];
       for (int64_t j = 0; j < n; ++j) sum[j] += x * b_group[p * n + j];
     }
+    for (C& s : sum) s *= factor;
     for (int64_t j = 0; j < n; ++j) out_row[j] += bias.empty() ? sum[j] : sum[j] + bias[j];
   });
   apply(args, out);

@@ -9,6 +9,7 @@ void multiply(const GroupedGemmArgs& args, Stream& stream) {
   const std::vector<C> a = load<C>(args.a), bias = load<C>(args.bias);
   const std::vector<C> b = load<C>(args.transpose_b ? args.b.transpose(1, 2) : args.b);  // [G,K,N]
   const std::vector<int64_t> offsets = load_integers(args.offsets);
+  const C factor = product_factor<C>(args.a_scale, args.b_scale);
   const int64_t depth = args.a.size(1), columns = args.out.size(1);
   std::vector<C> out(static_cast<size_t>(args.out.elements()));
   for (int64_t g = 0; g < args.b.size(0); ++g) {
@@ -20,6 +21,7 @@ void multiply(const GroupedGemmArgs& args, Stream& stream) {
       for (int64_t p = 0; p < depth; ++p)
         for (int64_t n = 0; n < columns; ++n)
           sums[n] += a[r * depth + p] * b[(g * depth + p) * columns + n];
+      for (int64_t n = 0; n < columns; ++n) sums[n] *= factor;
       if (bias.empty()) return;
       for (int64_t n = 0; n < columns; ++n) sums[n] += bias[g * columns + n];
     });
@@ -43,6 +45,7 @@ void differentiate(const GroupedGradientArgs& args) {
       }
     }
   }
+  for (C& sum : dw) sum *= product_factor<C>(args.dy_scale, args.x_scale);
   store_sum(args.dw, std::move(dw));
   store_sum(args.dbias, std::move(dbias));
 }

@@ -100,11 +100,13 @@ std::vector<C> chances_of(const QuantizeArgs& args) {
   std::vector<C> u;
   const HostRowTokens tokens(args.noise.tokens, rows);
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t channel = args.channels.channel(c);
       u.push_back(static_cast<C>(noise_words(args.noise.key(), tokens.sample(r), tokens.position(r),
-                                             c / 4)[c % 4] >>
+                                             channel / 4)[channel % 4] >>
                                  8) /
                   (1 << 24));
+    }
   return u;
 }
 
@@ -198,7 +200,9 @@ void tensor_scale(const TensorScaleArgs& args, Stream&) {
 }
 
 void quantize(const QuantizeArgs& args, Stream&) {
-  args.x.dtype() == DType::f64 ? quantize_typed<double>(args) : quantize_typed<float>(args);
+  for_each_row_group(args, [](const QuantizeArgs& part) {
+    part.x.dtype() == DType::f64 ? quantize_typed<double>(part) : quantize_typed<float>(part);
+  });
 }
 
 void hadamard(const HadamardArgs& args, Stream&) {

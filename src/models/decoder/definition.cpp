@@ -19,12 +19,14 @@ class DecoderDefinition final : public ModelDefinition,
                                 public std::enable_shared_from_this<DecoderDefinition> {
  public:
   DecoderDefinition(DecoderValue value, const DecoderFamily& family, ConfigForm form,
-                    std::shared_ptr<const LoraConfig> adapter)
+                    std::shared_ptr<const LoraConfig> adapter,
+                    const std::optional<LowPrecisionLayers>& low_precision)
       : ModelDefinition(facts_of(value, family.name)),
         v_(std::move(value)),
         family_(family),
         form_(form),
-        adapter_(std::move(adapter)) {
+        adapter_(std::move(adapter)),
+        low_precision_(low_precision) {
     if (adapter_ != nullptr) rules_ = adapter_rules(*adapter_);
   }
 
@@ -69,6 +71,9 @@ class DecoderDefinition final : public ModelDefinition,
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
   const LoraConfig* adapter() const override { return adapter_.get(); }
+  const LowPrecisionLayers* low_precision() const override {
+    return low_precision_ ? &*low_precision_ : nullptr;
+  }
   Model base() const override { return decoder_model(v_, family_, form_); }
   UpcycledModel upcycled(const UpcyclingFlags& flags) const override {
     return upcycled_decoder(v_, family_, form_, flags);
@@ -81,8 +86,8 @@ class DecoderDefinition final : public ModelDefinition,
       return placement_of(map, v_, name, shape);
     };
     return std::make_unique<DecoderModel>(Model(shared_from_this()), v_, placement,
-                                          adapter_ == nullptr ? nullptr : &rules_, runtime, type,
-                                          seed, part, ranks);
+                                          adapter_ == nullptr ? nullptr : &rules_, low_precision_,
+                                          runtime, type, seed, part, ranks);
   }
   std::vector<double> plain_losses(const PlainTensors& weights, const PlainText& text,
                                    std::span<const int32_t> labels) const override {
@@ -128,6 +133,7 @@ class DecoderDefinition final : public ModelDefinition,
   const ConfigForm form_;
   const std::shared_ptr<const LoraConfig> adapter_;  // null: none
   nn::AdapterRules rules_;                           // of it
+  const std::optional<LowPrecisionLayers> low_precision_;
 };
 
 double DecoderDefinition::training_flops(const TextLength& length) const {
@@ -237,7 +243,9 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
   const auto& adapter = changes.adapter != nullptr ? changes.adapter : adapter_;
   if (changes.prediction) set_prediction(other, *changes.prediction);
   if (changes.score_head) set_score_head(other, *changes.score_head, family_);
-  const Model changed = decoder_model(other, family_, form_, adapter);
+  auto low_precision = changes.low_precision ? changes.low_precision : low_precision_;
+  if (changes.leaves_low_precision) low_precision.reset();
+  const Model changed = decoder_model(other, family_, form_, adapter, low_precision);
   if (changes.adapter != nullptr) {
     Runtime shapes_only({DeviceKind::meta, 0}, 1);
     check_adapter(*adapter,
@@ -253,9 +261,11 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
 }  // namespace
 
 Model decoder_model(const DecoderValue& value, const DecoderFamily& family, ConfigForm form,
-                    std::shared_ptr<const LoraConfig> adapter) {
+                    std::shared_ptr<const LoraConfig> adapter,
+                    const std::optional<LowPrecisionLayers>& low_precision) {
   value.check();
-  return Model(std::make_shared<DecoderDefinition>(value, family, form, std::move(adapter)));
+  return Model(
+      std::make_shared<DecoderDefinition>(value, family, form, std::move(adapter), low_precision));
 }
 
 Model decoder_model(const DecoderValue& value) { return decoder_model(value, family_for(value)); }

@@ -71,8 +71,9 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
 
 DecoderModel::DecoderModel(Model model, const DecoderValue& value,
                            const nn::Builder::PlacementOf& placement,
-                           const nn::AdapterRules* adapters, Runtime& runtime, DType type,
-                           uint64_t seed, const parallel::ModelPart& part,
+                           const nn::AdapterRules* adapters,
+                           const std::optional<LowPrecisionLayers>& low_precision, Runtime& runtime,
+                           DType type, uint64_t seed, const parallel::ModelPart& part,
                            const parallel::ModelRanks& ranks)
     : model_(std::move(model)),
       value_(value),
@@ -86,7 +87,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   nn::Builder builder(runtime, type, placement, ranks, adapters, seed);
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
-  build_layers(builder, seed);
+  build_layers(builder, low_precision, seed);
   if (part.head) build_head(builder);
   build_depths(builder, seed);
   list_parameters(builder);
@@ -149,9 +150,14 @@ void DecoderModel::build_positions(Runtime& runtime, DType type) {
   if (depths() > 0) add(value_.prediction.layer);
 }
 
-void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
+void DecoderModel::build_layers(nn::Builder& builder,
+                                const std::optional<LowPrecisionLayers>& low_precision,
+                                uint64_t seed) {
   for (int64_t i = 0; i < part_.layers; ++i) {
     static_cast<void>(builder.take_used());
+    const bool quantizes =
+        low_precision && low_precision->covers(part_.first_layer + i, value_.num_layers());
+    builder.set_low_precision(quantizes ? std::optional(low_precision->formats) : std::nullopt);
     layers_.push_back(
         std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,
                                                            .positions = positions_,
@@ -163,6 +169,7 @@ void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
       encoder_norm_ = std::make_unique<nn::AddNorm>(builder, "encoder_norm", value_.hidden_size,
                                                     value_.final_norm);
   }
+  builder.set_low_precision(std::nullopt);
 }
 
 // True if the i-th layer of this part is the encoder's last.

@@ -23,8 +23,9 @@ class DecoderModel final : public Stage {
   // model: the whole model, which owns `value`; that has been checked. placement: of its family.
   // adapters: null, or what the model owns.
   DecoderModel(Model model, const DecoderValue& value, const nn::Builder::PlacementOf& placement,
-               const nn::AdapterRules* adapters, Runtime& runtime, DType type, uint64_t seed,
-               const parallel::ModelPart& part, const parallel::ModelRanks& ranks);
+               const nn::AdapterRules* adapters,
+               const std::optional<LowPrecisionLayers>& low_precision, Runtime& runtime, DType type,
+               uint64_t seed, const parallel::ModelPart& part, const parallel::ModelRanks& ranks);
 
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }
@@ -60,7 +61,8 @@ class DecoderModel final : public Stage {
   void build_table(nn::Builder& builder);
   void build_embedding(nn::Builder& builder, uint64_t seed);
   void build_positions(Runtime& runtime, DType type);
-  void build_layers(nn::Builder& builder, uint64_t seed);
+  void build_layers(nn::Builder& builder, const std::optional<LowPrecisionLayers>& low_precision,
+                    uint64_t seed);
   void build_head(nn::Builder& builder);
   void build_depths(nn::Builder& builder, uint64_t seed);
   void list_parameters(nn::Builder& builder);

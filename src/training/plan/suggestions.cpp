@@ -140,7 +140,8 @@ class Suggestions {
     if (s.shape.vocab_size && s_.shape.vocab_size)
       *flags.vocab_size += *s.shape.vocab_size - *s_.shape.vocab_size;
     return models::model_from_flags(flags, *s.batch.seq_length)
-        ->with({.mlp_chunks = s.recompute.mlp_chunks});
+        ->with(
+            {.low_precision = s.precision.low_precision(), .mlp_chunks = s.recompute.mlp_chunks});
   }
 
   // Plans the settings with a constant global batch: the last one of the run, or that of a flag.

@@ -120,7 +120,7 @@ std::vector<std::string> refusals(int64_t saved, int64_t held) {
       texts[2 * rank] = error.what();
     }
     try {
-      directory.load_optimizer(held_states(model.step.optimizer()), whole.optimizer);
+      directory.load_optimizer(held_states(model.step), whole.optimizer);
     } catch (const Error& error) {
       texts[2 * rank + 1] = error.what();
     }

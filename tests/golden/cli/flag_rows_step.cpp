@@ -96,6 +96,11 @@ std::vector<FlagRow> optimizer_flags() {
 
 // The default loss scale of 2^32 overflows in every step of such a small run.
 std::vector<FlagRow> precision_flags() {
+  const std::string plain = "--bf16 --num-layers 3 --hidden-size 32";
+  const std::string delayed = plain + " --fp8-format e4m3";
+  const std::string fp8 = delayed + " --fp8-recipe tensorwise";
+  const std::string fp4 = plain + " --fp4-format e2m1";
+  const std::string ends = fp8 + " --first-last-layers-bf16";
   const std::string diverging = "--lr 1e38 --train-iters 4";
   return {
       {"loss-scale", "log", "--loss-scale 128", "--fp16", "--loss-scale 0"},
@@ -103,6 +108,20 @@ std::vector<FlagRow> precision_flags() {
       {"min-loss-scale", "log", "--min-loss-scale 4294967296", "--fp16"},
       {"loss-scale-window", "log", "--loss-scale-window 1", "--fp16 --initial-loss-scale 1024"},
       {"hysteresis", "log", "--hysteresis 1", "--fp16"},
+      {"fp8-format", "loss", "--fp8-format hybrid", fp8},
+      {"fp8-recipe", "loss", "--fp8-recipe mxfp8", delayed, "", "", plain},
+      {"fp8-margin", "loss", "--fp8-margin 3", delayed, "", "", fp8},
+      {"fp8-amax-history-len", "loss", "--fp8-amax-history-len 8",
+       delayed + " --fp8-amax-compute-algo max", "", "", fp8},
+      {"fp8-amax-compute-algo", "loss", "--fp8-amax-compute-algo max",
+       delayed + " --fp8-amax-history-len 8", "", "", fp8},
+      {"no-fp8-wgrad", "loss", "--no-fp8-wgrad", fp8, "", "", plain},
+      {"disable-fp8-wgrad", "loss", "--disable-fp8-wgrad", fp8, "", "", plain},
+      {"fp4-format", "loss", "--fp4-format e2m1", plain},
+      {"fp4-switch-to-bf16-at", "loss", "--fp4-switch-to-bf16-at 2", fp4, "", "", plain},
+      {"first-last-layers-bf16", "loss", "--first-last-layers-bf16", fp8, "", "", plain},
+      {"num-layers-at-start-in-bf16", "loss", "--num-layers-at-start-in-bf16 0", ends},
+      {"num-layers-at-end-in-bf16", "loss", "--num-layers-at-end-in-bf16 0", ends},
       {"no-check-for-nan-in-loss-and-grad", "end", "--no-check-for-nan-in-loss-and-grad",
        diverging},
       {"on-non-finite", "end", "--on-non-finite skip", diverging},

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "kernels/instruction_set.h"
 #include "support.h"
 
 namespace megatron::selftest {
@@ -39,13 +40,17 @@ class LowPrecisionVectors : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(LowPrecisionVectors, AgreeOnTheCpuAndTheReference) {
+TEST_F(LowPrecisionVectors, AgreeOnEveryInstructionSet) {
+  using enum kernels::InstructionSet;
   ASSERT_TRUE(has_low_precision(path_));
-  const std::vector<Report> reports = verify_low_precision(path_, {});
-  ASSERT_EQ(reports.size(), 2u);
-  for (const Report& report : reports) {
-    EXPECT_TRUE(report.passed()) << report.text();
-    EXPECT_EQ(report.compared(), 38) << report.text();
+  for (const kernels::InstructionSet set : {avx2, newest}) {
+    kernels::limit_instruction_set(set);
+    const std::vector<Report> reports = verify_low_precision(path_, {});
+    ASSERT_EQ(reports.size(), 2u);
+    for (const Report& report : reports) {
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_EQ(report.compared(), 38) << report.text();
+    }
   }
 }
 

@@ -123,5 +123,48 @@ TEST(QuantizeCases, AreEqualOnAvx2) {
   EXPECT_GT(run, 100);
 }
 
+// The scales of operands multiply the sums of a product, before the bias and the result so far, in
+// each of the forms that a CPU computes: those of few rows, panels, tiles.
+TEST_F(Quantizing, ScalesOfOperandsMultiplySums) {
+  const int64_t k = 72, n = 80;
+  const auto factor = static_cast<float>((1.0 / 3.7F) * (1.0 / 0.3F));
+  for (const auto set : {InstructionSet::newest, InstructionSet::avx2}) {
+    limit_instruction_set(set);
+    for (const int64_t m : {1, 4, 24, 150}) {
+      for (const bool transposed : {false, true}) {
+        for (const DType type : {DType::f32, DType::bf16}) {
+          const Tensor a = tensor({m, k}, type, normal(m * k, "a")),
+                       b = tensor(transposed ? Shape{n, k} : Shape{k, n}, type, normal(n * k, "b")),
+                       bias = tensor({n}, type, normal(n, "bias"));
+          const auto product = [&](const Tensor& out, float beta, bool scaled) {
+            GemmArgs args{.a = a, .b = b, .out = out, .transpose_b = transposed, .beta = beta};
+            if (scaled) {
+              args.bias = bias;
+              args.a_scale = tensor({}, DType::f32, {3.7F});
+              args.b_scale = tensor({}, DType::f32, {0.3F});
+            }
+            table(DeviceKind::cpu).gemm(args, runtime_.stream());
+            return to_doubles(out);
+          };
+          const std::vector<double> sums = product(tensor({m, n}, DType::f32, {}), 0, false),
+                                    added = to_doubles(bias), before = normal(m * n, "out");
+          for (const float beta : {0.F, 1.F}) {
+            const std::vector<double> found =
+                product(tensor({m, n}, DType::f32, before), beta, true);
+            const Tensor old = tensor({m, n}, DType::f32, before);
+            for (size_t i = 0; i < found.size(); ++i) {
+              float expected = static_cast<float>(sums[i]) * factor;
+              expected += static_cast<float>(added[i % static_cast<size_t>(n)]);
+              if (beta == 1) expected += old.data<float>()[i];
+              ASSERT_EQ(found[i], expected) << m << " " << transposed << " " << name(type);
+            }
+          }
+        }
+      }
+    }
+  }
+  limit_instruction_set(InstructionSet::newest);
+}
+
 }  // namespace
 }  // namespace megatron::kernels::quantize_test

@@ -69,9 +69,9 @@ TEST(FlagTable, Counts) {
     if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
   }
   EXPECT_EQ(table.today().size(), 878u);
-  EXPECT_EQ(verdicts[Verdict::supported], 318);
-  EXPECT_EQ(verdicts[Verdict::ignored], 215);
-  EXPECT_EQ(verdicts[Verdict::refused], 345);
+  EXPECT_EQ(verdicts[Verdict::supported], 329);
+  EXPECT_EQ(verdicts[Verdict::ignored], 220);
+  EXPECT_EQ(verdicts[Verdict::refused], 329);
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"always", 15},
@@ -109,7 +109,7 @@ TEST(FlagTable, Counts) {
       {"log-elsewhere", 3},
       {"log-files", 2},
       {"loss-checks", 5},
-      {"low-precision", 27},
+      {"low-precision", 11},
       {"masks", 1},
       {"master-weights", 1},
       {"module-offload", 2},
@@ -127,6 +127,7 @@ TEST(FlagTable, Counts) {
       {"precision-choice", 7},
       {"python", 4},
       {"pytorch-profiler", 6},
+      {"quantized-weights", 4},
       {"random", 3},
       {"reader", 2},
       {"reinforcement", 51},
@@ -137,6 +138,7 @@ TEST(FlagTable, Counts) {
       {"reshard", 1},
       {"residual-form", 7},
       {"routing", 1},
+      {"scale-interval", 1},
       {"self-tests", 1},
       {"sparse-attention", 22},
       {"state-space", 4},
@@ -291,14 +293,14 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
 
 TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   const std::string text =
-      Train().error({"--max-seqlen-per-dp-cp-rank", "8", "--num-layers", "3", "--fp8-format",
-                     "hybrid", "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
+      Train().error({"--max-seqlen-per-dp-cp-rank", "8", "--num-layers", "3", "--fp8-output-proj",
+                     "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
   EXPECT_TRUE(text.starts_with("3 flags cannot be used:\n"));
   EXPECT_TRUE(has(text, "\n  --max-seqlen-per-dp-cp-rank 8 is refused: it "));
-  EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it requests "));
+  EXPECT_TRUE(has(text, "\n  --fp8-output-proj is refused: it requests "));
   EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it offloads "));
   const std::string mixed =
-      Train().error({"--fp8-format", "hybrid", "--modelopt-enabled", "--num-layres", "3"});
+      Train().error({"--fp8-output-proj", "--modelopt-enabled", "--num-layres", "3"});
   EXPECT_TRUE(mixed.starts_with("3 flags cannot be used:\n")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --modelopt-enabled; see --help")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --num-layres; did you mean --num-layers?"));
@@ -382,7 +384,8 @@ TEST(FlagTable, OlderSpellingsAreTold) {
     EXPECT_EQ(train.error(line), "");
     EXPECT_EQ(train.notes, Words{note});
   }
-  EXPECT_TRUE(has(Train().error({"--fp8-hybrid"}), "--fp8-hybrid is refused: it requests 8-bit"));
+  EXPECT_TRUE(
+      has(Train().error({"--fp8-hybrid"}), "--fp8-hybrid is refused: it requests a kind of 8-bit"));
   EXPECT_TRUE(has(Train().error({"--data-impl", "lazy"}), "--data-impl lazy is refused: it is"));
   // A flag of this program. The plan and the run report it by the settings that it changes.
   const auto [code, text] =

@@ -138,10 +138,10 @@ TEST(Help, FindsFlagsByNameAndText) {
             (std::set<std::string>{"hidden-dropout", "attention-dropout", "lora-dropout", "seed",
                                    "no-load-rng"}));
   EXPECT_EQ(found({"--help-search=--dropout"}), found({"--help-search", "dropout"}));
-  const std::string fp8 = help_of_train({"--help-search", "fp8-format"}).text;
-  EXPECT_NE(fp8.find("--fp8-format"), std::string::npos) << fp8;
-  EXPECT_NE(fp8.find("refused:"), std::string::npos) << fp8;
-  EXPECT_NE(fp8.find("--bf16"), std::string::npos) << fp8;
+  const std::string output = help_of_train({"--help-search", "fp8-output-proj"}).text;
+  EXPECT_NE(output.find("--fp8-output-proj"), std::string::npos) << output;
+  EXPECT_NE(output.find("refused:"), std::string::npos) << output;
+  EXPECT_NE(output.find("--bf16"), std::string::npos) << output;
   EXPECT_NE(help_of_train({"--help-search", "warmup"}).text.find("--lr-warmup-fraction"),
             std::string::npos);
   EXPECT_NE(help_of_train({"--help-search", "bf16"}).text.find("-  --bf16 and --fp16 are mutually"),

@@ -218,7 +218,7 @@ TEST_F(LowRankTest, DropoutIsOfTheAdaptersInputAlone) {
       } else {
         LowRank dropping = added;
         dropping.dropout = {.p = mask.p, .seed = mask.seed, .stream = mask.stream};
-        tape.drop_in_adapters({mask.rows, kTokens});
+        tape.set_batch_rows({mask.rows, kTokens});
         y = linear(tape, x, w_, {}, MemoryClass::activations, dropping);
       }
       tape.set_gradient(y, dy_);
@@ -240,7 +240,7 @@ TEST_F(LowRankTest, DropoutOfSomeColumnsIsThatOfAll) {
   Tensor samples = Tensor::empty(runtime_.arena(MemoryClass::activations), {1}, DType::i64, "s");
   const int64_t number = 5;
   copy_bytes_from(samples, std::as_bytes(std::span(&number, 1)));
-  tape.drop_in_adapters({{.sample_ids = samples}, kTokens});
+  tape.set_batch_rows({{.sample_ids = samples}, kTokens});
   const Tensor wide = drawn({kTokens, 12}, "wide");
   LowRank added = adapter();
   added.dropout = {.p = 0.5f, .seed = 2, .stream = 9};

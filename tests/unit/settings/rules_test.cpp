@@ -94,6 +94,7 @@ const std::vector<Broken> kBroken = {
     {flags, "--rampup-batch-size 1 1 8 --step-batch-size-schedule 0:4",
      "--step-batch-size-schedule cannot be combined with --rampup-batch-size: drop one"},
     {flags, "--bf16 --fp16", "--bf16 and --fp16 are mutually exclusive"},
+    {flags, "--fp8-format e4m3 --fp4-format e2m1", "--fp8-format and --fp4-format are mutually"},
     {flags, "--bf16 --loss-scale 8", "--loss-scale is 8, but the loss is scaled only with --fp16"},
     {flags, "--hysteresis 3", "--hysteresis is 3, but the loss is scaled only with --fp16"},
     {flags, "--fp16 --loss-scale 8 --loss-scale-window 7",

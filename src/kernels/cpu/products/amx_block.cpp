@@ -145,6 +145,7 @@ class AmxBlock {
                 .columns = strip.n,
                 .sums = sums,
                 .sums_stride = kSumStride,
+                .factor = static_cast<float>(p_.factor),
                 .bias = bias_at(p_, strip),
                 .bias_type = p_.bias_type,
                 .accumulate = p_.accumulate,

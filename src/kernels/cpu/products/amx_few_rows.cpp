@@ -55,6 +55,7 @@ class AmxFewRows {
                 .columns = block_.n,
                 .sums = results(),
                 .sums_stride = kResultStride,
+                .factor = static_cast<float>(p_.factor),
                 .bias = bias_at(p_, block_),
                 .bias_type = p_.bias_type,
                 .accumulate = p_.accumulate,

@@ -35,6 +35,7 @@ Problem describe(const GemmArgs& args) {
   p.in = a.dtype();
   p.result = out.dtype();
   p.double_sums = args.double_sums;
+  p.factor = product_factor(args.a_scale, args.b_scale);
   if (p.batch * p.m * p.n == 0) return p;
   p.out = static_cast<std::byte*>(out.raw());
   if (p.k > 0) {

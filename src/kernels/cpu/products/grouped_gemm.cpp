@@ -71,6 +71,7 @@ void grouped_gemm(const GroupedGemmArgs& args, Stream& stream) {
   if (args.bias.defined()) p.bias = begin_of<const std::byte>(args.bias);
   p.transpose_b = args.transpose_b;
   p.in = p.result = p.bias_type = type;
+  p.factor = product_factor(args.a_scale, args.b_scale);
   p.row_cuts = checked(args.offsets, p.m);
   compute(p, stream);
   clear_rows(args.out, p.row_cuts[p.batch], stream);
@@ -92,6 +93,7 @@ void grouped_gradient(const GroupedGradientArgs& args, Stream& stream) {
   p.accumulate = args.dw.beta == 1;
   p.in = type;
   p.result = args.dw.out.dtype();
+  p.factor = product_factor(args.dy_scale, args.x_scale);
   p.depth_cuts = checked(args.offsets, p.k);
   compute(p, stream);
   if (!args.dbias.out.defined()) return;

@@ -282,11 +282,12 @@ void words_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t 
 template <class Out, class Bias>
 void store_rows(const StoreSums& s) {
   const Bias* bias = reinterpret_cast<const Bias*>(s.bias);
+  const V factor = set(s.factor);
   for (int64_t r = 0; r < s.rows; ++r) {
     const float* sums = s.sums + r * s.sums_stride;
     Out* out = reinterpret_cast<Out*>(s.out) + r * s.out_stride;
     for_vectors(0, s.columns, [&](int64_t j, auto n) {
-      V v = load(sums + j, n);
+      V v = hn::Mul(factor, load(sums + j, n));
       if (bias != nullptr) v = hn::Add(v, load(bias + j, n));
       if (s.accumulate) v = hn::Add(v, load(out + j, n));
       store(v, out + j, n);

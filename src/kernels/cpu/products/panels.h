@@ -45,11 +45,13 @@ void rows_to_strips(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
 // Prefetches rows that a later call reads.
 void prefetch_rows(const MatrixRows& rows, int64_t count, int64_t elements);
 
-// out = sums + bias + (accumulate ? out : 0) in f32, rounded once; out and bias of f32 or bf16.
+// out = factor * sums + bias + (accumulate ? out : 0) in f32, rounded once; out and bias of f32 or
+// bf16.
 struct StoreSums {
   int64_t rows, columns;
   const float* sums;
   int64_t sums_stride;
+  float factor = 1;
   const std::byte* bias;  // [columns], may be null
   DType bias_type;
   bool accumulate;

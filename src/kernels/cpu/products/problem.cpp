@@ -25,15 +25,15 @@ double load(const std::byte* p, DType type, int64_t i) {
   return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
 }
 
-// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows `stride` apart, or null for
-// zeros.
+// out = factor * sums + bias + (accumulate ? out : 0), rounded once. sums: rows `stride` apart, or
+// null for zeros.
 template <class Sum, class Out>
 void store(const Problem& p, const Block& block, const Sum* sums, int64_t stride = 0) {
   const std::byte* bias = bias_at(p, block);
   Out* out = reinterpret_cast<Out*>(out_at(p, block));
   for (int64_t i = 0; i < block.m; ++i, out += p.ldc) {
     for (int64_t j = 0; j < block.n; ++j) {
-      Sum value = sums == nullptr ? Sum{0} : sums[i * stride + j];
+      Sum value = sums == nullptr ? Sum{0} : sums[i * stride + j] * static_cast<Sum>(p.factor);
       if (bias != nullptr) value += static_cast<Sum>(load(bias, p.bias_type, j));
       if (p.accumulate) value += static_cast<Sum>(out[j]);
       out[j] = static_cast<Out>(value);
@@ -227,6 +227,7 @@ class PanelProduct {
                 .columns = group.n,
                 .sums = sums,
                 .sums_stride = stride_,
+                .factor = static_cast<float>(p_.factor),
                 .bias = bias_at(p_, group),
                 .bias_type = p_.bias_type,
                 .accumulate = p_.accumulate,

@@ -12,6 +12,7 @@ struct GroupedGradient {
   int row_tiles, column_tiles;
   Wide<T>* dw;
   bool accumulate, whole;  // whole: of rows of dw
+  ProductScales scales;
 };
 
 // The blocks of a group are consecutive.
@@ -25,9 +26,11 @@ __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
   const int column = tile % g.column_tiles * Tile::kColumns;
   const int begin = g.offsets[group], depth = g.offsets[group + 1] - begin;
   if (depth == 0 && g.accumulate) return;
+  const auto factor = g.scales.template factor<Wide<T>>();
   Tile::multiply(g.dy.at(begin, row, g.m - row), g.x.at(begin, column, g.n - column), depth,
                  [&]<int N>(int i, int j, const Vector<Wide<T>, N>& found) {
                    Vector<Wide<T>, N> sums = found;
+                   for (int k = 0; k < N; ++k) sums.at[k] *= factor;
                    const int64_t left = g.n - column - j;
                    Wide<T>* to = g.dw + (int64_t{group} * g.m + row + i) * g.n + column + j;
                    if (g.accumulate) {
@@ -88,7 +91,8 @@ void run(const GroupedGradientArgs& args, Stream& stream) {
                        .column_tiles = 0,
                        .dw = address_of<Wide<T>>(args.dw.out),
                        .accumulate = args.dw.beta != 0,
-                       .whole = false};
+                       .whole = false,
+                       .scales = {args.dy_scale, args.x_scale}};
   g.whole = is_whole(g.dw, n);
   if (args.dw.out.elements() > 0) {
     for_product_tile<T, false, false>(m, [&](auto tile) {

@@ -37,4 +37,16 @@ struct Operand {
   }
 };
 
+// Factors by which operands have been multiplied; null: none.
+struct ProductScales {
+  const float *a, *b;
+
+  ProductScales(const Tensor& a_scale, const Tensor& b_scale)
+      : a(address_of<float>(a_scale)), b(address_of<float>(b_scale)) {}
+  template <class Sum>
+  __device__ Sum factor() const {
+    return (a == nullptr ? Sum(1) : Sum(1) / Sum(*a)) * (b == nullptr ? Sum(1) : Sum(1) / Sum(*b));
+  }
+};
+
 }  // namespace megatron::kernels::cuda

@@ -15,6 +15,7 @@ struct GroupedProduct {
   int64_t depth;
   T* out;
   bool whole;  // rows of out and bias
+  ProductScales scales;
 };
 
 template <class Tile, class T, bool kTransposed>
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
   if (tile.count == 0) return;
   const int column = (static_cast<int>(blockIdx.x) - number * p.column_tiles) * Tile::kColumns;
   const bool is_group = tile.group < p.groups;
+  const auto factor = p.scales.template factor<Wide<T>>();
   const int64_t row_of_b = is_group ? tile.group * (kTransposed ? p.columns : p.depth) : 0;
   const T* bias =
       is_group && p.bias != nullptr ? p.bias + int64_t{tile.group} * p.columns : nullptr;
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
         Vector<Wide<T>, N> sums = found;
         const int64_t left = p.columns - column - j;
         Vector<T, N> rounded;
+        for (int n = 0; n < N; ++n) sums.at[n] *= factor;
         if (bias != nullptr) {
           const Vector<T, N> added = load_chunk<N>(bias + column + j, left, p.whole);
           for (int n = 0; n < N; ++n) sums.at[n] += widen(added.at[n]);
@@ -58,7 +61,8 @@ void run(const GroupedGemmArgs& args, Stream& stream) {
                                    .column_tiles = 0,
                                    .depth = args.a.size(1),
                                    .out = address_of<T>(args.out),
-                                   .whole = false};
+                                   .whole = false,
+                                   .scales = {args.a_scale, args.b_scale}};
   p.whole = is_whole(p.out, columns) && is_whole(p.bias, columns);
   for_product_tile<T, true, kTransposed>(
       ceil_div(rows, std::max<int64_t>(1, groups)), [&](auto tile) {

@@ -152,6 +152,8 @@ bool fused(const GemmArgs& args, Stream& stream) {
 // rounding in between. cuBLASLt accepts an aux whose rows are multiples of 8 values, aligned to 16
 // bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
+  MG_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
+           "gemm: operands with scales are supported on the CPU only");
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);
   if (has_epilogue(args)) {
     const bool done = !args.double_sums && fused(args, stream);

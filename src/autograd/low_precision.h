@@ -1,0 +1,89 @@
+// Quantisation of the operands of a linear layer's products, as its weight says.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "base/low_precision.h"
+#include "device/stream.h"
+#include "kernels/quantize.h"
+#include "tensor/tensor.h"
+
+namespace megatron {
+
+// How the scales of quantised operands are chosen:
+//   tensorwise  one for the tensor, from its largest element
+//   delayed     one for the tensor, from the largest elements of earlier steps
+//   blockwise   powers of two, for 128 x 128 elements of a weight, and for 128 elements of the
+//               others along the axis over which the product sums
+//   mxfp8       powers of two for 32 elements along that axis (OCP Microscaling Formats 1.0)
+//   nvfp4       e4m3 for 16 x 16 elements of a weight, and for 16 elements of the others along that
+//               axis, and one for the tensor. Operands of weight gradients are rotated along the
+//               tokens, and gradients rounded by chance (NVIDIA, Pretraining Large Language Models
+//               with NVFP4, 2025, section 4)
+enum class LowPrecisionRecipe : uint8_t { tensorwise, delayed, blockwise, mxfp8, nvfp4 };
+constexpr std::string_view name(LowPrecisionRecipe recipe) {
+  constexpr std::string_view kNames[] = {"tensorwise", "delayed", "blockwise", "mxfp8", "nvfp4"};
+  return kNames[static_cast<size_t>(recipe)];
+}
+
+struct LowPrecisionFormats {
+  LowPrecisionRecipe recipe = LowPrecisionRecipe::tensorwise;
+  LowFormat forward = LowFormat::e4m3, gradient = LowFormat::e5m2;
+  bool weight_gradients = true;  // false: their products are not quantised
+  // delayed: scales are divided by 2^margin, and follow from the largest of the elements of the
+  // last `history` steps (most_of_history), or from those of the last step.
+  int margin = 0;
+  int64_t history = 1;
+  bool most_of_history = false;
+
+  bool operator==(const LowPrecisionFormats&) const = default;
+  // Elements of a block along an axis; 1: there are no blocks.
+  int64_t block() const {
+    switch (recipe) {
+      case LowPrecisionRecipe::blockwise: return 128;
+      case LowPrecisionRecipe::mxfp8: return 32;
+      case LowPrecisionRecipe::nvfp4: return 16;
+      default: return 1;
+    }
+  }
+};
+
+// Quantisation in a model: in all layers but the first and the last ones.
+struct LowPrecisionLayers {
+  LowPrecisionFormats formats;
+  int64_t left_out_at_start = 0, left_out_at_end = 0;
+
+  bool operator==(const LowPrecisionLayers&) const = default;
+  bool covers(int64_t layer, int64_t layers) const {
+    return layer >= left_out_at_start && layer < layers - left_out_at_end;
+  }
+};
+
+enum class Operand : uint8_t { activation, weight, gradient };
+constexpr size_t kOperands = 3;
+
+struct LowPrecision {
+  LowPrecisionFormats formats;
+  bool active = true;  // false: products are computed in the type of the model
+  // Operands, by Operand, of which other ranks hold parts. Scales that follow from a tensor's
+  // largest element are those of all parts: over these ranks, of_parts sets a tensor f32 0-d to its
+  // maximum. Null: one rank.
+  std::array<bool, kOperands> divided = {};
+  std::function<void(const Tensor& amax, Stream& stream)> of_parts = {};
+  // delayed: f32 [3], by Operand: the scales of this step, and the largest elements found in it so
+  // far (undefined unless the model is trained).
+  const Tensor *scales = nullptr, *maxima = nullptr;
+  // nvfp4: the random numbers by which a gradient is rounded. first_row: the batch's row of row 0,
+  // where ranks have rows of their own, by the batch's number of rows; null: 0.
+  struct Chances {
+    uint64_t seed = 0;
+    uint64_t of_inputs = 0, of_weights = 0;  // streams: for gradients of inputs and of weights
+    kernels::ChannelRuns channels;           // of the gradient's columns
+    std::function<int64_t(int64_t)> first_row;
+  } chances = {};
+};
+
+}  // namespace megatron

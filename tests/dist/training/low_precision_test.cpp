@@ -1,0 +1,93 @@
+// Runs with quantised products: they go on from checkpoints, and refuse what they cannot do.
+#include "dist/training/runs.h"
+#include "text.h"
+
+namespace megatron::training::low_precision_test {
+namespace {
+
+constexpr const char* kStages = "--pipeline-model-parallel-size 2";
+
+settings::TrainSettings six_steps() {
+  settings::TrainSettings s = deep_llama();
+  s.shape.ffn_hidden_size = 64;
+  s.batch.train_iters = 6;
+  return s;
+}
+settings::TrainSettings with_delayed_scales() {
+  return with_flags(six_steps(),
+                    "--fp8-format hybrid --fp8-amax-history-len 3 --fp8-amax-compute-algo max");
+}
+
+// Scales and the largest elements of earlier steps are part of a checkpoint.
+TEST(DelayedScales, GoOn) {
+  const settings::TrainSettings s = with_delayed_scales();
+  const std::vector<double> one = losses(run(s));
+  for (const char* after : {"", kStages, kTensor, "--ranks 2 --use-distributed-optimizer"}) {
+    const TemporaryDirectory folder;
+    settings::TrainSettings stops = s;
+    stops.checkpoint.save = stops.checkpoint.load = folder / "run";
+    stops.checkpoint.exit_interval = 3;
+    std::vector<double> all = losses(run(stops));
+    stops.checkpoint.exit_interval.reset();
+    for (const double loss : losses(run(with_flags(stops, after)))) all.push_back(loss);
+    if (std::string_view(after).empty() || after == kStages) {
+      EXPECT_TRUE(same_bits(all, one)) << after;
+    } else {
+      EXPECT_LE(distance(all, one), tolerance::kLayoutFp32) << after;
+    }
+  }
+}
+
+// A run goes on with another recipe, or without one.
+TEST(DelayedScales, BeginAndEndOnResume) {
+  settings::TrainSettings quantized = with_delayed_scales();
+  settings::TrainSettings plain = six_steps();
+  settings::TrainSettings longer = quantized;
+  longer.precision.fp8_history = 5;
+  for (const auto& [first, second] :
+       {std::pair(quantized, plain), {plain, quantized}, {quantized, longer}}) {
+    const TemporaryDirectory folder;
+    settings::TrainSettings stops = first, goes_on = second;
+    stops.checkpoint.save = goes_on.checkpoint.load = folder / "run";
+    stops.checkpoint.exit_interval = 3;
+    run(stops);
+    const TrainResult rest = run(goes_on);
+    EXPECT_EQ(rest.first_iteration, 3);
+    EXPECT_EQ(rest.iterations.size(), 3U);
+  }
+}
+
+// From a step on, the run is that of bf16: at the first step, all of it.
+TEST(LowPrecisionRun, LeavesFp4) {
+  const settings::TrainSettings s = six_steps();
+  const std::vector<double> plain = losses(run(s));
+  EXPECT_TRUE(
+      same_bits(losses(run(with_flags(s, "--fp4-format e2m1 --fp4-switch-to-bf16-at 1"))), plain));
+  const std::vector<double> fp4 = losses(run(with_flags(s, "--fp4-format e2m1"))),
+                            leaves = losses(
+                                run(with_flags(s, "--fp4-format e2m1 --fp4-switch-to-bf16-at 4")));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(leaves[i], fp4[i]) << i;
+  EXPECT_NE(leaves[3], fp4[3]);
+}
+
+TEST(LowPrecisionRun, IsRefusedByName) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> refused = {
+      {"--fp16 --fp8-format hybrid", {"--fp8-format is not for --fp16", "--bf16"}},
+      {"--fp8-format e4m3 --fp4-format e2m1", {"--fp8-format and --fp4-format", "exclusive"}},
+      {"--fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 3",
+       {"--num-layers-at-start-in-bf16 3", "none of 4 layers"}},
+      {"--fp8-format e4m3 --fp8-recipe blockwise --tensor-model-parallel-size 2",
+       {"recipe blockwise", "multiples of 128", "--tensor-model-parallel-size"}},
+      {"--fp4-format e2m1 --mlp-chunks-for-training 2", {"--mlp-chunks-for-training 2"}},
+      {"--fp8-format e4m3 --lora-rank 4", {"--fp8-format", "adapter"}},
+      {"--fp4-format e2m1 --fp4-switch-to-bf16-at 0", {"--fp4-switch-to-bf16-at is 0"}}};
+  for (const auto& [flags, parts] : refused) {
+    const std::string error =
+        megatron::testing::error_of([&] { run(with_flags(six_steps(), flags)); });
+    for (const std::string& part : parts)
+      EXPECT_TRUE(megatron::testing::has(error, part)) << part << " in: " << error;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training::low_precision_test

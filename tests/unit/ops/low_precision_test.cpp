@@ -1,0 +1,316 @@
+// Products of quantised operands: forward and gradients of a linear layer against their definition,
+// by plain loops in fp64.
+#include "ops/low_precision.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "base/philox.h"
+#include "ops/linear.h"
+
+namespace megatron::ops::low_precision_test {
+namespace {
+
+constexpr int64_t kTokens = 160, kIn = 256, kOut = 128;
+
+struct Matrix {
+  int64_t rows = 0, columns = 0;
+  std::vector<double> at;
+
+  double& operator()(int64_t r, int64_t c) { return at[static_cast<size_t>(r * columns + c)]; }
+  double operator()(int64_t r, int64_t c) const { return at[static_cast<size_t>(r * columns + c)]; }
+};
+
+// Rows of different sizes, so that scales differ.
+Matrix drawn(int64_t rows, int64_t columns, const char* name) {
+  Matrix m{rows, columns, {}};
+  const RandomStream stream(5, name);
+  for (int64_t i = 0; i < rows * columns; ++i)
+    m.at.push_back(std::ldexp(stream.normal(static_cast<uint64_t>(i)),
+                              static_cast<int>(i / columns * 5 % 13 - i % columns % 7)));
+  for (double& v : m.at) v = static_cast<float>(bf16(static_cast<float>(v)));
+  return m;
+}
+
+// The values that the quantised matrix stands for, with one scale for `rows` x `columns` elements.
+// type: in which elements and scales are multiplied, f32 or f64.
+Matrix quantised(const Matrix& m, LowPrecisionRecipe recipe, LowFormat format, int64_t rows,
+                 int64_t columns, DType type) {
+  Matrix q = m;
+  for (int64_t i = 0; i < m.rows; i += rows)
+    for (int64_t j = 0; j < m.columns; j += columns) {
+      const auto for_block = [&](auto f) {
+        for (int64_t r = i; r < std::min(i + rows, m.rows); ++r)
+          for (int64_t c = j; c < std::min(j + columns, m.columns); ++c) f(r, c);
+      };
+      double amax = 0;
+      for_block([&](int64_t r, int64_t c) { amax = std::max(amax, std::abs(m(r, c))); });
+      const double largest = facts_of(format).largest;
+      double scale = static_cast<float>(largest) / static_cast<float>(amax);
+      if (recipe == LowPrecisionRecipe::blockwise) scale = std::exp2(std::floor(std::log2(scale)));
+      if (recipe == LowPrecisionRecipe::mxfp8)
+        scale = std::exp2(-std::ceil(std::log2(amax / largest)));
+      for_block([&](int64_t r, int64_t c) {
+        double scaled = m(r, c) * scale;
+        if (type == DType::f32) scaled = static_cast<float>(scaled);
+        q(r, c) = static_cast<double>(decode(format, encode(format, scaled))) / scale;
+      });
+    }
+  return q;
+}
+
+Matrix with_scale(const Matrix& m, LowFormat format, float scale, DType type) {
+  Matrix q = m;
+  for (double& v : q.at) {
+    double scaled = v * scale;
+    if (type == DType::f32) scaled = static_cast<float>(scaled);
+    v = static_cast<double>(decode(format, encode(format, scaled))) / scale;
+  }
+  return q;
+}
+
+constexpr uint64_t kSeed = 3, kOfInputs = 17, kOfWeights = 18;
+constexpr int64_t kSample = 5, kFirstChannel = 64;
+constexpr double kDelayed[] = {0.21, 0.37, 0.73};  // scales, by Operand
+
+// The number of 24 bits by which element (r, c) of a gradient is rounded.
+double chance(uint64_t stream, int64_t r, int64_t c) {
+  const int64_t channel = c + kFirstChannel;
+  const uint64_t key = kernels::philox_key(kSeed, stream);
+  const PhiloxCounter words =
+      philox({static_cast<uint32_t>(channel / 4), static_cast<uint32_t>(r), kSample, 0},
+             {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
+  return (words[static_cast<size_t>(channel % 4)] >> 8) * 0x1p-24;
+}
+
+// A number of e2m1: the neighbour to which `up` of the way leads, or the nearest one, ties to the
+// even code.
+double e2m1(double x, std::optional<double> u) {
+  constexpr double kNumbers[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const double size = std::min(std::abs(x), 6.0);
+  size_t low = 0;
+  while (low < 6 && kNumbers[low + 1] <= size) ++low;
+  const double share = (size - kNumbers[low]) / (kNumbers[low + 1] - kNumbers[low]);
+  const bool up = u ? *u < share : share > 0.5 || (share == 0.5 && low % 2 == 1);
+  return std::copysign(kNumbers[low + (up ? 1 : 0)], x);
+}
+
+// Each 16 whole rows times the Hadamard matrix with signs, by its definition.
+Matrix rotated(const Matrix& m, DType type) {
+  Matrix out = m;
+  for (int64_t i = 0; i < m.rows; ++i)
+    for (int64_t c = 0; c < m.columns; ++c) {
+      out(i, c) = 0;
+      for (int64_t k = 0; k < 16; ++k) {
+        const bool minus = (kernels::kHadamardMinus >> k & 1) != 0,
+                   odd = std::popcount(static_cast<uint64_t>(i % 16 & k)) % 2 == 1;
+        out(i, c) += m(i / 16 * 16 + k, c) * (minus != odd ? -0.25 : 0.25);
+      }
+      if (type == DType::f32) out(i, c) = static_cast<float>(bf16(static_cast<float>(out(i, c))));
+    }
+  return out;
+}
+
+Matrix nvfp4(const Matrix& m, int64_t rows, int64_t columns, std::optional<uint64_t> stream,
+             DType type) {
+  Matrix q = m;
+  const auto most_of = [&](int64_t i, int64_t j, int64_t h, int64_t w) {
+    double most = 0;
+    for (int64_t r = i; r < i + h; ++r)
+      for (int64_t c = j; c < j + w; ++c) most = std::max(most, std::abs(m(r, c)));
+    return static_cast<float>(most);
+  };
+  const float scale = 2688 / most_of(0, 0, m.rows, m.columns);
+  for (int64_t i = 0; i < m.rows; i += rows)
+    for (int64_t j = 0; j < m.columns; j += columns) {
+      const float part = most_of(i, j, rows, columns) * (scale * (1.0F / 6));
+      const auto s = static_cast<float>(decode(LowFormat::e4m3, encode(LowFormat::e4m3, part)));
+      const float multiplier = s == 0 ? 0 : 1 / (s * (1 / scale));
+      for (int64_t r = i; r < i + rows; ++r)
+        for (int64_t c = j; c < j + columns; ++c) {
+          double scaled = m(r, c) * multiplier;
+          if (type == DType::f32) scaled = static_cast<float>(scaled);
+          const auto u = stream ? std::optional(chance(*stream, r, c)) : std::nullopt;
+          q(r, c) = e2m1(scaled, u) * s / scale;
+        }
+    }
+  return q;
+}
+
+struct Layer {
+  Matrix x = drawn(kTokens, kIn, "x"), w = drawn(kOut, kIn, "w"), dy = drawn(kTokens, kOut, "dy");
+};
+struct Results {
+  Matrix y, dx, dw;
+  std::vector<double> db;
+};
+
+// sum over k of a(i, k) b(j, k).
+template <class A, class B>
+Matrix product(int64_t rows, int64_t columns, int64_t depth, A a, B b) {
+  Matrix out{rows, columns, std::vector<double>(static_cast<size_t>(rows * columns))};
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t k = 0; k < depth; ++k) out(i, j) += a(i, k) * b(j, k);
+  return out;
+}
+
+Results products(const Matrix& x, const Matrix& w, const Matrix& dy, const Matrix& w_down,
+                 const Matrix& dy_down, const Matrix& x_down) {
+  const auto turned = [](const Matrix& m) {
+    return [&m](int64_t i, int64_t k) { return m(k, i); };
+  };
+  Results r{product(kTokens, kOut, kIn, x, w), product(kTokens, kIn, kOut, dy, turned(w_down)),
+            product(kOut, kIn, kTokens, turned(dy_down), turned(x_down)),
+            std::vector<double>(kOut)};
+  const Matrix plain = Layer().dy;
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t j = 0; j < kOut; ++j) r.db[static_cast<size_t>(j)] += plain(t, j);
+  return r;
+}
+
+Results defined_nvfp4(DType type) {
+  const Layer layer;
+  const Matrix w = nvfp4(layer.w, 16, 16, {}, type), x = rotated(layer.x, type),
+               dy = rotated(layer.dy, type);
+  return products(nvfp4(layer.x, 1, 16, {}, type), w, nvfp4(layer.dy, 1, 16, kOfInputs, type), w,
+                  nvfp4(dy, 16, 1, kOfWeights, type), nvfp4(x, 16, 1, {}, type));
+}
+
+Results defined(const LowPrecisionFormats& f, DType type = DType::f64) {
+  if (f.recipe == LowPrecisionRecipe::nvfp4) return defined_nvfp4(type);
+  const Layer layer;
+  // axis: over which the product sums.
+  const auto of = [&](const Matrix& m, Operand operand, int axis) {
+    const LowFormat format = operand == Operand::gradient ? f.gradient : f.forward;
+    if (f.recipe == LowPrecisionRecipe::delayed)
+      return with_scale(m, format, static_cast<float>(kDelayed[static_cast<size_t>(operand)]),
+                        type);
+    if (f.recipe == LowPrecisionRecipe::tensorwise)
+      return quantised(m, f.recipe, format, m.rows, m.columns, type);
+    const int64_t block = f.recipe == LowPrecisionRecipe::mxfp8 ? 32 : 128;
+    const bool square = operand == Operand::weight && f.recipe == LowPrecisionRecipe::blockwise;
+    return quantised(m, f.recipe, format, axis == 0 || square ? block : 1,
+                     axis == 1 || square ? block : 1, type);
+  };
+  using enum Operand;
+  const Matrix x = of(layer.x, activation, 1), w = of(layer.w, weight, 1),
+               dy = of(layer.dy, gradient, 1), w_down = of(layer.w, weight, 0);
+  const Matrix dy_down = f.weight_gradients ? of(layer.dy, gradient, 0) : layer.dy,
+               x_down = f.weight_gradients ? of(layer.x, activation, 0) : layer.x;
+  return products(x, w, dy, w_down, dy_down, x_down);
+}
+
+Results computed(const LowPrecisionFormats& formats, DeviceKind device, DType type,
+                 const kernels::Table* table = nullptr) {
+  const Layer layer;
+  Runtime runtime({device}, 1);
+  const auto tensor = [&](const Shape& shape, DType of, const std::vector<double>& values) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, of, "test");
+    copy_from(t, std::span<const double>(values));
+    return t;
+  };
+  const DType sums = kernels::accumulator(type);
+  const std::vector<double> zeros(static_cast<size_t>(kOut * kIn));
+  Parameter w{.name = "w", .value = tensor({kOut, kIn}, type, layer.w.at)};
+  Parameter b{.name = "b", .value = tensor({kOut}, type, std::vector<double>(kOut))};
+  w.uses[0].grad = tensor({kOut, kIn}, sums, zeros);
+  b.uses[0].grad = tensor({kOut}, sums, std::vector<double>(kOut));
+  w.low_precision =
+      LowPrecision{.formats = formats,
+                   .chances = {.seed = kSeed, .of_inputs = kOfInputs, .of_weights = kOfWeights}};
+  w.low_precision->chances.channels = {1, {{0, kFirstChannel}}};
+  const Tensor scales = tensor({3}, DType::f32, {kDelayed[0], kDelayed[1], kDelayed[2]}),
+               maxima = tensor({3}, DType::f32, {0, 0, 0});
+  w.low_precision->scales = &scales;
+  w.low_precision->maxima = &maxima;
+  Tape tape(runtime, Tape::Mode::record, table);
+  Tensor sample = Tensor::empty(runtime.arena(MemoryClass::activations), {1}, DType::i64, "test");
+  *sample.data<int64_t>() = kSample;
+  tape.set_batch_rows({{.sample_ids = sample}, kTokens});
+  const Var x = tape.leaf(tensor({kTokens, kIn}, type, layer.x.at));
+  const Var y = linear(tape, x, w, b);
+  tape.set_gradient(y, tensor({kTokens, kOut}, type, layer.dy.at));
+  tape.backward();
+  return {{kTokens, kOut, to_doubles(y.value)},
+          {kTokens, kIn, to_doubles(tape.gradient(x))},
+          {kOut, kIn, to_doubles(w.uses[0].grad)},
+          to_doubles(b.uses[0].grad)};
+}
+
+// Largest distance of an element, relative to the rms of its row.
+double difference(const Matrix& a, const Matrix& b) {
+  double worst = 0;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    double squares = 0;
+    for (int64_t c = 0; c < a.columns; ++c) squares += b(r, c) * b(r, c);
+    const double rms = std::sqrt(squares / static_cast<double>(a.columns));
+    for (int64_t c = 0; c < a.columns; ++c)
+      worst = std::max(worst, std::abs(a(r, c) - b(r, c)) / std::max(rms, std::abs(b(r, c))));
+  }
+  return worst;
+}
+double difference(const Results& a, const Results& b) {
+  return std::max({difference(a.y, b.y), difference(a.dx, b.dx), difference(a.dw, b.dw),
+                   difference(Matrix{1, kOut, a.db}, Matrix{1, kOut, b.db})});
+}
+
+constexpr LowPrecisionFormats kAll[] = {
+    {LowPrecisionRecipe::tensorwise},
+    {LowPrecisionRecipe::blockwise, LowFormat::e4m3, LowFormat::e4m3},
+    {LowPrecisionRecipe::mxfp8},
+    {LowPrecisionRecipe::mxfp8, LowFormat::e4m3, LowFormat::e4m3, false},
+    {LowPrecisionRecipe::delayed},
+    {LowPrecisionRecipe::nvfp4, LowFormat::e2m1, LowFormat::e2m1}};
+
+TEST(LowPrecisionLinear, IsTheProductOfQuantisedValues) {
+  for (const LowPrecisionFormats& f : kAll)
+    EXPECT_LT(difference(computed(f, DeviceKind::reference, DType::f64), defined(f)), 1e-11)
+        << name(f.recipe);
+}
+
+// In bf16 the operands are exact. A result of bf16 is rounded once, by 2^-8 of its upper
+// neighbour's size at most; a sum of 256 f32 terms is within 256 * 2^-24 of the norm of its terms.
+TEST(LowPrecisionLinear, IsRoundedOnceOnTheCpu) {
+  for (const LowPrecisionFormats& f : kAll)
+    EXPECT_LT(difference(computed(f, DeviceKind::cpu, DType::bf16), defined(f, DType::f32)),
+              0x1p-8 + 0x1p-12)
+        << name(f.recipe);
+}
+
+void in_forward_format(const kernels::QuantizeArgs& args, Stream& stream) {
+  kernels::QuantizeArgs changed = args;
+  changed.format = LowFormat::e4m3;
+  kernels::table(DeviceKind::reference).quantize(changed, stream);
+}
+void along_other_axis(const kernels::QuantizeArgs& args, Stream& stream) {
+  kernels::QuantizeArgs changed = args;
+  std::swap(changed.first.rows, changed.first.columns);
+  kernels::table(DeviceKind::reference).quantize(changed, stream);
+}
+void without_scale(const kernels::GemmArgs& args, Stream& stream) {
+  kernels::GemmArgs changed = args;
+  if (args.transpose_a) changed.b_scale = changed.a_scale;
+  kernels::table(DeviceKind::reference).gemm(changed, stream);
+}
+
+// Faults: gradients in the format of weights, transposed scales, the scale of the wrong operand.
+TEST(LowPrecisionLinear, FaultsAreFound) {
+  const auto found = [](const LowPrecisionFormats& f, auto entry, auto changed) {
+    kernels::Table table = kernels::table(DeviceKind::reference);
+    table.*entry = changed;
+    return difference(computed(f, DeviceKind::reference, DType::f64, &table), defined(f));
+  };
+  using kernels::Table;
+  for (const LowPrecisionFormats& f : {kAll[0], kAll[2]})
+    EXPECT_GT(found(f, &Table::quantize, in_forward_format), 1e-3) << name(f.recipe);
+  for (const LowPrecisionFormats& f : {kAll[1], kAll[2]})
+    EXPECT_GT(found(f, &Table::quantize, along_other_axis), 1e-3) << name(f.recipe);
+  EXPECT_GT(found(kAll[0], &Table::gemm, without_scale), 1e-3);
+}
+
+}  // namespace
+}  // namespace megatron::ops::low_precision_test
