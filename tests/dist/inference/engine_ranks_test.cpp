@@ -40,22 +40,24 @@ std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requ
 }
 
 // Bytes of `blocks` cache blocks for the layers of a rank.
-int64_t bytes_of_blocks(const models::Stage& stage, DType type, int64_t blocks) {
-  nn::SequenceStateShape shape{.layers = stage.layer_caches(), .block_size = 32};
+int64_t bytes_of_blocks(const models::Stage& stage, DType type, int64_t blocks, int64_t size) {
+  nn::SequenceStateShape shape{.layers = stage.layer_caches(), .block_size = size};
   shape.pages.assign(nn::cache_groups(shape.layers).size(), blocks);
   return shape.bytes(type);
 }
 
 std::vector<std::vector<Generation>> run_divided(RandomModel& m, const Division& d,
                                                  const std::vector<Request>& requests,
-                                                 int64_t blocks = 8) {
+                                                 int64_t blocks = 8, int64_t block_size = 32) {
   std::vector<std::vector<Generation>> of_ranks;
   std::mutex mutex;
   // Ranks of one stage may have memory for more blocks than ranks of another stage.
-  const int64_t bytes = bytes_of_blocks(m.model, m.type(), blocks) / d.stages / d.tensor;
+  const int64_t bytes =
+      bytes_of_blocks(m.model, m.type(), blocks, block_size) / d.stages / d.tensor;
   on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
     Engine e(stage, runtime,
-             {.max_requests = 12, .max_tokens = 40, .block_size = 32, .cache_bytes = bytes}, ranks);
+             {.max_requests = 12, .max_tokens = 40, .block_size = block_size, .cache_bytes = bytes},
+             ranks);
     auto results = run_together(e, requests);
     const std::lock_guard lock(mutex);
     of_ranks.push_back(std::move(results));
@@ -119,6 +121,22 @@ TEST(TensorParallelEngines, AreCloseToOneRank) {
       for (size_t i = 0; i < requests.size(); ++i)
         EXPECT_EQ(numbers_of(results[i]), numbers_of(of_ranks[0][i]));
   }
+}
+
+// Two ranks share each of the groups of b and c, and each key head.
+TEST(TensorParallelEngines, ShareGroupsOfStateSpaces) {
+  models::ModelFlags flags = llama_shape(3, 32, 4, 2, kDividedVocabulary, kDividedPositions);
+  flags.num_layers.reset();
+  flags.hybrid_layer_pattern = "M*M";
+  flags.mamba_num_heads = 8;
+  flags.mamba_head_dim = 8;
+  flags.mamba_num_groups = 2;
+  flags.mamba_state_dim = 8;
+  RandomModel m(flags, DType::f32);
+  const std::vector<Request> requests = divided_requests(0);
+  const std::vector<Generation> expected = each_alone(m, requests);
+  const auto of_ranks = run_divided(m, {.tensor = 4}, requests, 6, 64);
+  for (const auto& results : of_ranks) expect_near(results, expected);
 }
 
 TEST(TensorParallelEngines, GiveTheAlternativesOfPrompts) {

@@ -9,7 +9,7 @@
 #include "dist/training/runs.h"
 #include "slow/training/manual_pages.h"
 
-namespace megatron::training {
+namespace megatron::training::hybrid_curve_test {
 namespace {
 
 constexpr int64_t kSteps = 400;
@@ -83,4 +83,4 @@ TEST(Hybrid, LearnsAsADenseModelDoes) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::training::hybrid_curve_test

@@ -10,7 +10,7 @@
 #include "dist/training/runs.h"
 #include "slow/training/manual_pages.h"
 
-namespace megatron::training {
+namespace megatron::training::low_precision_curve_test {
 namespace {
 
 constexpr int64_t kSteps = 300;
@@ -102,8 +102,10 @@ TEST_F(LowPrecisionCurves, StayNearBf16) {
     if (nearest == nullptr || change - run.bound > changes[nearest->name] - nearest->bound)
       nearest = &run;
   }
-  for (const Run& run : runs)
-    if (&run != nearest) EXPECT_LT(changes[run.name], run.bound) << run.name;
+  for (const Run& run : runs) {
+    if (&run == nearest) continue;
+    EXPECT_LT(changes[run.name], run.bound) << run.name;
+  }
   EXPECT_LT(changes["nvfp4_then_bf16"], changes["nvfp4"]);
   double mean = changes[nearest->name] / 3;
   for (const int64_t seed : {2, 3})
@@ -117,4 +119,4 @@ TEST_F(LowPrecisionCurves, StayNearBf16) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::training::low_precision_curve_test
