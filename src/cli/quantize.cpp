@@ -18,13 +18,12 @@ int quantize(const Arguments& arguments) {
   f.add("save", &save, "new directory for the quantized model");
   f.add("save-quantized", &format, {"fp8-block"},
         "format of the weights of linear layers and experts: e4m3 with a scale for 128 x 128 "
-        "elements, as DeepSeek-V3 is published");
+        "elements");
   f.add("threads", &threads, "CPU threads; default: all cores").within(1, 1024);
-  if (const auto code =
-          parse("megatron quantize --model DIR --save OUT",
-                "Writes a model with weights of 8 bits, as transformers and vLLM read them. "
-                "Embedding, output layer, norms and routers keep their types.",
-                f, {}, arguments)) {
+  if (const auto code = parse("megatron quantize --model DIR --save OUT",
+                              "Writes a model with weights of 8 bits, as DeepSeek-V3 is published. "
+                              "Embedding, output layer, norms and routers keep their types.",
+                              f, {}, arguments)) {
     return *code;
   }
   MG_CHECK(model.has_value(), "--model DIR is needed");

@@ -254,11 +254,6 @@ void initialize(const Stage& stage, uint64_t seed, Stream& stream) {
     parallel::initialize(*placed, seed, stream);
 }
 
-void quantize_products(const Stage& stage, bool quantize) {
-  for (parallel::ParameterSpec* placed : stage.parameters())
-    if (auto& low = placed->parameter.low_precision) low->active = quantize;
-}
-
 HighPrecision::HighPrecision(std::span<const Stage* const> stages) {
   for (const Stage* stage : stages)
     for (parallel::ParameterSpec* placed : stage->parameters())

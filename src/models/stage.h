@@ -121,8 +121,6 @@ class Stage {
 // The tensors of the model: parameters, then states other than those of training.
 std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 
-// Whether products of the stage are quantised, if its model says so.
-void quantize_products(const Stage& stage, bool quantize);
 // While it exists, products of the stages are computed in the type of the model.
 class HighPrecision {
  public:

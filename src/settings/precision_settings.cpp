@@ -2,9 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <iterator>
-
 #include "base/error.h"
 
 namespace megatron::settings {

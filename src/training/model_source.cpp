@@ -143,6 +143,20 @@ NamedFiles generation_files(const std::string& path) {
   return files_at(path, {"generation_config.json"});
 }
 
+std::vector<std::string> companion_files(const std::string& directory) {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    const bool weights = name == checkpoint::kIndex || name.ends_with(".safetensors") ||
+                         checkpoint::is_torch_weights(name);
+    if (entry.is_regular_file() && !weights && name != checkpoint::kConfig &&
+        name != checkpoint::kTrainerState)
+      paths.push_back(entry.path().string());
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
 std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory) {
   if (given) return *given;

@@ -36,6 +36,10 @@ void require_whole_model(const checkpoint::ModelDirectory& directory, ThreadPool
 // Fingerprints of the model's directory and of its base model's.
 Json fingerprint(const checkpoint::ModelDirectory& directory);
 
+// Paths of the files of a model's directory that are neither weights, config.json nor a
+// checkpoint's state, in order.
+std::vector<std::string> companion_files(const std::string& directory);
+
 // Path of a model's tokenizer: `given` (--tokenizer-model), or the model's directory. Throws Error
 // if neither holds one.
 std::string tokenizer_path(const std::optional<std::string>& given,

@@ -255,9 +255,8 @@ void RankRun::tune_gemms(StepFeed& feed) {
 
 void RankRun::leave_low_precision(int64_t iteration) {
   const std::optional<int64_t> at = s_.precision.fp4_switch_to_bf16_at;
-  if (!at || iteration < *at || in_high_precision_) return;
-  in_high_precision_ = true;
-  for (const models::Stage* chunk : model_.step.chunks()) models::quantize_products(*chunk, false);
+  if (!at || iteration < *at || high_precision_) return;
+  high_precision_.emplace(model_.step.chunks());
   if (lead())
     log::info("from step {} on, products are computed in {} (--fp4-switch-to-bf16-at {})",
               iteration, name(s_.precision.type()), *at);

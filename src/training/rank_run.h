@@ -65,8 +65,8 @@ class RankRun {
   double begin_;
   Runtime runtime_;
   TrainedModel model_;
-  bool in_high_precision_ = false;              // from --fp4-switch-to-bf16-at on
-  std::unique_ptr<ReferenceSource> reference_;  // null: the objective reads none
+  std::optional<models::HighPrecision> high_precision_;  // from --fp4-switch-to-bf16-at on
+  std::unique_ptr<ReferenceSource> reference_;           // null: the objective reads none
   std::optional<GemmChoices> gemm_choices_;
   comm::Group& replicas_;
   std::optional<Checkpointer> checkpointer_;

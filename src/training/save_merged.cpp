@@ -29,11 +29,6 @@ NamedFiles tokenizer_and_template(const std::string& path) {
   return files;
 }
 
-bool is_weights(const std::string& name) {
-  return name == checkpoint::kIndex || name.ends_with(".safetensors") ||
-         checkpoint::is_torch_weights(name);
-}
-
 // Adds the files of the base that are neither weights nor parts of a checkpoint, and the adapter's
 // tokenizer in place of the base's.
 void add_files(const MergedAdapter& merged, checkpoint::Contents& contents) {
@@ -42,17 +37,12 @@ void add_files(const MergedAdapter& merged, checkpoint::Contents& contents) {
   NamedFiles replaced = contents.written_files;
   if (!replaced.empty())
     for (auto& file : tokenizer_and_template(base)) replaced.push_back(std::move(file));
-  std::vector<std::string> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(base)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_replaced =
-        std::ranges::any_of(replaced, [&](const auto& file) { return file.first == name; });
-    if (entry.is_regular_file() && !is_replaced && !is_weights(name) &&
-        name != checkpoint::kConfig && name != checkpoint::kTrainerState)
-      paths.push_back(entry.path().string());
-  }
-  std::ranges::sort(paths);
-  contents.copied_files = std::move(paths);
+  contents.copied_files = companion_files(base);
+  std::erase_if(contents.copied_files, [&](const std::string& path) {
+    return std::ranges::any_of(replaced, [&](const auto& file) {
+      return file.first == fs::path(path).filename().string();
+    });
+  });
 }
 
 checkpoint::SavePlan plan_merged(const MergedAdapter& merged) {

@@ -16,8 +16,8 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staging.h"
-#include "checkpoint/tensor_copy.h"
 #include "kernels/table.h"
+#include "training/model_source.h"
 #include "training/stored_names.h"
 
 namespace megatron::training {
@@ -26,26 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = 128;
-
-// Throws Error unless the directory has every tensor of the model.
-void require_all(const WholeModel& whole, const StoredNames& names,
-                 const checkpoint::ModelDirectory& directory) {
-  for (const checkpoint::WholeTensor& tensor : whole.weights) {
-    const std::string& stored = names.of(tensor.name);
-    const std::string* const trouble = directory.trouble(stored);
-    const checkpoint::TensorInfo* const info = directory.find(stored);
-    MG_CHECK(trouble == nullptr && info != nullptr,
-             "'{}' does not have the tensor '{}', which the model needs{}; download the directory "
-             "again",
-             directory.path(), stored, trouble == nullptr ? "" : ": " + *trouble);
-    const bool is_float =
-        info->foreign_type.empty() && checkpoint::convertible(info->dtype, DType::f32);
-    MG_CHECK(info->shape == tensor.shape && is_float,
-             "'{}': tensor '{}' is {} {}, but config.json describes {} of a floating type",
-             directory.path(), stored, checkpoint::type_name(*info), info->shape.str(),
-             tensor.shape.str());
-  }
-}
 
 // Names in the directory of the matrices that training with blocks of 8 bits quantises.
 std::set<std::string> linear_weights(const models::Stage& stage, const StoredNames& names,
@@ -141,7 +121,7 @@ class QuantizedFiles {
     const kernels::Table& kernels = kernels::table(stream);
     Tensor x = Tensor::empty(arena, info.shape, info.dtype, "quantized.x");
     copy_bytes_from(x, read(name));
-    if (info.dtype == DType::f16) {
+    if (info.dtype == DType::f16 || info.dtype == DType::f64) {
       const Tensor wide = Tensor::empty(arena, info.shape, DType::f32, "quantized.wide");
       kernels.copy({.x = x, .out = wide}, stream);
       x = wide;
@@ -188,21 +168,6 @@ Json config_of(const checkpoint::ModelDirectory& directory, const Json::Array& k
   return config;
 }
 
-// Copies the other files, but for weights in other formats, which are those of the original.
-void copy_companions(const std::string& from, const std::string& to) {
-  constexpr std::string_view kWeights[] = {".safetensors", ".bin",       ".pt", ".pth",
-                                           ".gguf",        ".h5",        ".ot", ".onnx",
-                                           ".msgpack",     ".index.json"};
-  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename().string();
-    const bool weights = std::ranges::any_of(
-        kWeights, [&](std::string_view ending) { return name.ends_with(ending); });
-    if (entry.is_regular_file() && !weights && name != checkpoint::kConfig &&
-        name != checkpoint::kTrainerState)
-      write_file(to + "/" + name, read_file(entry.path().string()));
-  }
-}
-
 void warn_of_sizes(const checkpoint::ModelDirectory& directory,
                    const std::set<std::string>& quantized) {
   std::vector<std::string> uneven;
@@ -235,7 +200,7 @@ QuantizedSave save_quantized(const checkpoint::ModelDirectory& directory, const 
                          .build(shapes_only, DType::f32, 0, {.layers = model->num_layers()}, {});
   const WholeModel whole = whole_model(*stage);
   const StoredNames names(whole, directory);
-  require_all(whole, names, directory);
+  load_weights(directory, {}, whole);  // reads nothing, but compares names, shapes and types
   const std::set<std::string> quantized = linear_weights(*stage, names, directory.path());
   warn_of_sizes(directory, quantized);
   QuantizedFiles files(directory, quantized, threads, progress);
@@ -247,7 +212,9 @@ QuantizedSave save_quantized(const checkpoint::ModelDirectory& directory, const 
                          "free some space or write somewhere else");
   staging.make();
   files.write(staging.folder());
-  copy_companions(directory.path(), staging.folder());
+  for (const std::string& companion : companion_files(directory.path()))
+    write_file(staging.folder() + "/" + fs::path(companion).filename().string(),
+               read_file(companion));
   write_file(staging.folder() + "/" + std::string(checkpoint::kConfig),
              config_of(directory, files.kept_modules()).dump(2, true) + "\n");
   if (const auto index = files.index())

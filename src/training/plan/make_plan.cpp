@@ -250,17 +250,20 @@ std::string low_precision_text(const settings::PrecisionSettings& s, const model
   constexpr std::string_view kFormats[] = {"e4m3", "e5m2", "e2m1"};
   const auto format = [&](LowFormat of) { return kFormats[static_cast<size_t>(of)]; };
   const int64_t layers = model->num_layers();
-  std::string text = fmt::format("{}", format(f.forward));
+  std::string text(format(f.forward));
   if (f.gradient != f.forward) text += fmt::format(", gradients in {}", format(f.gradient));
   text +=
       fmt::format(", {} scales; products of linear layers in layers {} to {} of {}", name(f.recipe),
                   low->left_out_at_start + 1, layers - low->left_out_at_end, layers);
   if (s.fp4_switch_to_bf16_at) text += fmt::format(", until step {}", *s.fp4_switch_to_bf16_at - 1);
   if (!f.weight_gradients) text += ", but not those of weight gradients";
-  return text + fmt::format(
-                    "; in {}: embedding, output layer, norms, attention, router{}, and layers of "
-                    "prediction",
-                    name(s.type()), f.recipe == LowPrecisionRecipe::nvfp4 ? ", experts" : "");
+  const models::ModelFacts& facts = model->facts();
+  text += fmt::format("; in {}: embedding, output layer, norms, attention", name(s.type()));
+  if (facts.experts) text += ", router";
+  if (facts.experts && f.recipe == LowPrecisionRecipe::nvfp4) text += ", experts";
+  if (facts.shared_blocks > 0) text += ", blocks that layers share";
+  if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
+  return text;
 }
 
 // The part of a plan that follows from the settings and the shape alone.
