@@ -8,6 +8,8 @@ void add_dgrad(Backward& backward) {
   if (backward.needs(1)) backward.set(1, backward.gradient(0));
 }
 
+void summed_apart_dgrad(Backward& backward) { backward.set(0, backward.gradient(0)); }
+
 void dropout_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& dout = backward.gradient(0);
@@ -24,6 +26,11 @@ Var add(Tape& tape, const Var& a, const Var& b) {
   Tensor out = tape.empty(a.value.shape(), a.value.dtype(), "add");
   tape.kernels().add({.a = a.value, .b = b.value, .out = out}, tape.stream());
   return tape.record_one({.name = "add", .inputs = {a.id, b.id}, .dgrad = add_dgrad}, out);
+}
+
+Var summed_apart(Tape& tape, const Var& x) {
+  return tape.record_one({.name = "summed_apart", .inputs = {x.id}, .dgrad = summed_apart_dgrad},
+                         x.value);
 }
 
 Var dropout(Tape& tape, const Var& x, const kernels::DropoutArgs::Mask& mask) {

@@ -172,6 +172,8 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
            [](Tape& t, auto x, auto) { return add(t, x[0], x[1]); });
   add_case(cases, "add to itself", {{3, 4}}, {},
            [](Tape& t, auto x, auto) { return add(t, x[0], x[0]); });
+  add_case(cases, "summed_apart", {{3, 4}}, {},
+           [](Tape& t, auto x, auto) { return add(t, summed_apart(t, x[0]), x[0]); });
   add_case(cases, "dropout", {{kBatch * kLength, 3}}, {},
            [](Tape& t, auto x, auto) { return dropout(t, x[0], half_dropped(t)); });
   add_case(cases, "dropout of some rows", {{4, 3}}, {}, [](Tape& t, auto x, auto) {

@@ -357,7 +357,7 @@ Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) cons
   if (value_.encoder_layers == 0) {
     const Var x_TH = embedded_text(tape, batch, *embedding_dropout_, phase);
     Bundle out{{"hidden", x_TH}, {"residual", Var()}};
-    if (reads_embedded(value_)) out.set(kEmbedded, x_TH);
+    if (reads_embedded(value_)) out.set(kEmbedded, ops::summed_apart(tape, x_TH));
     return out;
   }
   if (!models::reads_encoder(batch))

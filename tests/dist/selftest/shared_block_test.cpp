@@ -9,6 +9,7 @@ namespace megatron::selftest {
 namespace {
 
 using parallel::ScheduleKind;
+using Granularity = models::RecomputeOptions::Granularity;
 
 constexpr int64_t kSharedTokens = 12, kSharedSequences = 4;
 
@@ -61,20 +62,30 @@ TEST(SharedBlocks, GiveWhatOneRankGives) {
                      .sharding = parallel::Sharding::gradients,
                      .micro_batch = 1});
   layouts.push_back({.pipeline = {.stages = 2},
-                     .recompute = {.granularity = models::RecomputeOptions::Granularity::full},
+                     .recompute = {.granularity = Granularity::full},
                      .micro_batch = 2});
   for (const Layout& layout : layouts)
     expect_shared(all.run(layout, methods), one, tolerance::kLayoutFp64, layout);
 }
 
-// Uses are added in the order of a single stage.
-TEST(SharedBlocks, StagesDoNotChangeABit) {
+// The uses of the block, and those of the embedding, which layer 0 reads twice, are added in the
+// order of a single stage.
+TEST(SharedBlocks, StagesAndRecomputeDoNotChangeABit) {
   const Environment environment;
   const Experiment all = shared_experiment(DeviceKind::cpu, DType::f32, environment);
   const std::vector<optim::Method> methods = {optim::Method::sgd, optim::Method::adam};
   const Outcome one = all.run({.micro_batch = 1}, methods);
-  for (const Layout& layout : kSharedStages)
-    expect_shared(all.run(layout, methods), one, 0, layout);
+  std::vector<Layout> layouts = kSharedStages;
+  for (const int64_t together : {1, 2})
+    layouts.push_back(
+        {.recompute = {.granularity = Granularity::full, .layers = together}, .micro_batch = 1});
+  const parallel::LayerPlacement embedding_alone = {.layout = "E|ttttL"};
+  for (const Granularity granularity : {Granularity::none, Granularity::full})
+    layouts.push_back({.pipeline = {.stages = 2},
+                       .layers = embedding_alone,
+                       .recompute = {.granularity = granularity},
+                       .micro_batch = 1});
+  for (const Layout& layout : layouts) expect_shared(all.run(layout, methods), one, 0, layout);
 }
 
 }  // namespace
