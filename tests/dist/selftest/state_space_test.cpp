@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "base/tolerances.h"
+#include "models/adapters/lora_config.h"
 #include "selftest/experiment.h"
+#include "selftest/preferences.h"
 #include "selftest/tiny_models.h"
 
 namespace megatron::selftest {
@@ -66,16 +68,27 @@ std::vector<Layout> hybrid_layouts() {
 
 class HybridLayouts : public ::testing::TestWithParam<bool> {
  protected:
-  Experiment experiment(DeviceKind device, DType type) const {
-    return {hybrid_model(),   device,        type,         type,    settings::LossScope::token,
-            kHybridSequences, kHybridTokens, environment_, nullptr, GetParam()};
+  // prefers: on preferences (DPO), whose pairs are documents of a row.
+  Experiment experiment(models::Model model, bool packed, bool prefers = false) const {
+    return {std::move(model),
+            DeviceKind::reference,
+            DType::f64,
+            DType::f64,
+            settings::LossScope::token,
+            kHybridSequences,
+            kHybridTokens,
+            environment_,
+            prefers ? std::make_shared<const ComparedPreferences>() : nullptr,
+            packed,
+            prefers};
   }
-  void expect_same(const Experiment& experiment, double bound) const {
+  static void expect_same(const Experiment& experiment, const std::vector<Layout>& layouts) {
     const std::vector<optim::Method> methods = {optim::Method::sgd};
     const Outcome one = experiment.run({.micro_batch = 4}, methods);
-    for (const Layout& layout : hybrid_layouts()) {
+    for (const Layout& layout : layouts) {
       Report report(layout.str());
-      compare_outcomes(layout.str(), experiment.run(layout, methods), one, bound, report);
+      compare_outcomes(layout.str(), experiment.run(layout, methods), one, tolerance::kLayoutFp64,
+                       report);
       EXPECT_TRUE(report.passed()) << report.text();
       EXPECT_GT(report.compared(), 40) << report.text();
     }
@@ -86,7 +99,19 @@ class HybridLayouts : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(HybridLayouts, GiveWhatOneRankGives) {
-  expect_same(experiment(DeviceKind::reference, DType::f64), tolerance::kLayoutFp64);
+  expect_same(experiment(hybrid_model(), GetParam()), hybrid_layouts());
+}
+
+// Adapters of state spaces, attention, MLPs and experts; packed, on preferences.
+TEST_P(HybridLayouts, OfAdaptersGiveWhatOneRankGives) {
+  const models::LoraConfig config{
+      .rank = 3, .alpha = 5, .init = models::LoraInit::random, .all_linear = true};
+  const models::Model adapted =
+      hybrid_model()->with({.adapter = std::make_shared<const models::LoraConfig>(config)});
+  expect_same(experiment(adapted, GetParam(), GetParam()),
+              {{.tp = 2, .sequence = true, .micro_batch = 2},
+               {.cp = 2, .micro_batch = 2},
+               {.pipeline = {.stages = 2}, .micro_batch = 2}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Sequences, HybridLayouts, ::testing::Bool(),
