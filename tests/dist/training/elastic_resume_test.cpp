@@ -92,6 +92,27 @@ TEST_P(ElasticResume, OfALlamaGoesOn) { expect_equal(deep_llama()); }
 INSTANTIATE_TEST_SUITE_P(Pairs, ElasticResume, ::testing::ValuesIn(kPairs),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// A block that layers share is stored once, whichever interleaved stages hold copies of it.
+class SharedBlocksResume : public ElasticResume {};
+
+TEST_P(SharedBlocksResume, GoesOn) {
+  write_file(folder_ / "config.json", R"({
+    "model_type": "zamba2", "vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 4,
+    "layers_block_type": ["hybrid", "hybrid", "mamba", "hybrid"], "num_attention_heads": 4,
+    "num_mem_blocks": 1, "intermediate_size": 24, "adapter_rank": 3,
+    "use_shared_attention_adapter": true, "mamba_d_state": 6, "n_mamba_heads": 4,
+    "mamba_ngroups": 2, "max_position_embeddings": 64})");
+  settings::TrainSettings s = four_layers(tiny_llama());
+  s.shape = {};
+  s.run.model_config = folder_ / "config.json";
+  expect_equal(std::move(s));
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, SharedBlocksResume,
+                         ::testing::Values(Pair{"one_to_interleaved", "", kInterleaved, ""},
+                                           Pair{"interleaved_to_one", kInterleaved, "", ""}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 // Error on each of four ranks (TP 2, PP 2) when a checkpoint of `saved` layers is loaded into a
 // model of `held` layers.
 std::vector<std::string> refusals(int64_t saved, int64_t held) {
