@@ -103,10 +103,7 @@ class ScanPart {
   // Channels [C,...] of the part: a copy if it is not all of them.
   Tensor channels(Tape& tape, const Tensor& of_all) const {
     if (!divided_ || !of_all.defined()) return of_all;
-    std::vector<int64_t> sizes = {own_.channels()};
-    if (of_all.rank() == 2) sizes.push_back(of_all.size(1));
-    const Tensor part =
-        tape.empty(Shape(std::span<const int64_t>(sizes)), of_all.dtype(), "state_space.channels");
+    const Tensor part = empty_part(tape, of_all, "state_space.channels");
     for_each_range([&](int64_t from, int64_t to, int64_t size) {
       tape.kernels().copy({.x = of_all.slice(0, from, size), .out = part.slice(0, to, size)},
                           tape.stream());
@@ -123,11 +120,7 @@ class ScanPart {
   // Where a kernel writes the gradient of channels of the part, which add_channels() then adds.
   GradSlot channels(Tape& tape, const GradSlot& of_all) const {
     if (!divided_ || !of_all.out.defined()) return of_all;
-    std::vector<int64_t> sizes = {own_.channels()};
-    if (of_all.out.rank() == 2) sizes.push_back(of_all.out.size(1));
-    return {tape.empty(Shape(std::span<const int64_t>(sizes)), of_all.out.dtype(),
-                       "state_space.dchannels"),
-            0};
+    return {empty_part(tape, of_all.out, "state_space.dchannels"), 0};
   }
   void add_channels(Tape& tape, const GradSlot& part, const GradSlot& of_all) const {
     if (!divided_ || !of_all.out.defined()) return;
@@ -147,6 +140,11 @@ class ScanPart {
     f(first_head_ * all_.head_size, 0, own_.width());
     f(all_.width() + first, own_.width(), group);
     f(all_.width() + all_.group_columns() + first, own_.width() + group, group);
+  }
+  Tensor empty_part(Tape& tape, const Tensor& of_all, std::string_view label) const {
+    Shape shape = of_all.shape();
+    shape.set(0, own_.channels());
+    return tape.empty(shape, of_all.dtype(), label);
   }
   static void clear(Tape& tape, const GradSlot& slot) {
     if (slot.beta == 0) tape.kernels().fill({.out = slot.out, .value = 0}, tape.stream());
