@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/few_rows.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/state_scan/scan.h"
 
 namespace megatron::kernels::cpu {
@@ -263,7 +264,13 @@ class ContinuedScan {
     if (!is_paired(s_.kind))
       return {reinterpret_cast<const std::byte*>(state), s_.states, DType::f32};
     auto* const rounded = reinterpret_cast<std::byte*>(work.pairs);
-    round_rows(s_.kind, state, s_.width * s_.states, rounded);
+    // The processor itself prefetches only up to the end of a page. Behind a state is the next
+    // head's.
+    constexpr int64_t kPart = 256, kAhead = 2 * kElementsAhead<N>;
+    for (int64_t i = 0, all = s_.width * s_.states; i < all; i += kPart) {
+      prefetch(state + i + kAhead, kPart * sizeof(N));
+      round_rows(s_.kind, state + i, std::min(kPart, all - i), rounded + i * size_);
+    }
     return {rounded, s_.states, DType::bf16};
   }
 
