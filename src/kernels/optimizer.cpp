@@ -37,9 +37,10 @@ void check(const AdamArgs& args) {
   const Rules rules("adam", args);
   check_master(rules, args.parameter, args.grad);
   for (const Tensor* moment : {&args.exp_avg, &args.exp_avg_sq}) {
-    const bool narrow = moment->defined() && moment->dtype() == DType::bf16;
-    rules.dense(*moment, args.grad.shape(), narrow ? DType::bf16 : args.grad.dtype(),
-                "exp_avg and exp_avg_sq as grad, or bf16");
+    const bool narrow =
+        moment->defined() && (moment->dtype() == DType::bf16 || moment->dtype() == DType::u8);
+    rules.dense(*moment, args.grad.shape(), narrow ? moment->dtype() : args.grad.dtype(),
+                "exp_avg and exp_avg_sq as grad, bf16 or u8");
   }
   for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
     rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");

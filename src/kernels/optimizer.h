@@ -29,9 +29,10 @@ struct MasterWeight {
 
 // AdamW (Loshchilov & Hutter 2019), t counting from 1:  g = grad * scale; m = b1 m + (1-b1) g; v =
 // b2 v + (1-b2) g^2; w -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * w). grad
-// f32 (f64); exp_avg, exp_avg_sq each of that type or bf16: the update uses m and v before they are
-// rounded (to nearest, ties to even). lr, weight_decay, step, scale: f64 0-d. Elements in f32 (f64
-// for f64), but the factors 1-b^t are f64, rounded once.
+// f32 (f64); exp_avg, exp_avg_sq each of that type, bf16 or u8 (the codes of
+// kernels/moment_codes.h): the update uses m and v before they are rounded (bf16: to nearest, ties
+// to even). lr, weight_decay, step, scale: f64 0-d. Elements in f32 (f64 for f64), but the factors
+// 1-b^t are f64, rounded once.
 struct AdamArgs {
   MasterWeight parameter;
   Tensor grad, exp_avg, exp_avg_sq;

@@ -16,7 +16,7 @@ std::string_view name(Method method);  // "adam"
 struct OptimizerConfig {
   Method method = Method::adam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
-  // Type of Adam's moments, f32 or bf16.
+  // Type of Adam's moments: f32, bf16 or u8 (8-bit floats: kernels/moment_codes.h).
   DType exp_avg_type = DType::f32, exp_avg_sq_type = DType::f32;
   double sgd_momentum = 0.9;
   double lion_beta1 = 0.95, lion_beta2 = 0.98;

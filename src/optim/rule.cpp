@@ -42,7 +42,7 @@ class Adam final : public OneCall<&kernels::Table::adam, kernels::AdamArgs> {
  public:
   using OneCall::OneCall;
   std::vector<State> states(DType wide) const override {
-    const auto type = [wide](DType chosen) { return chosen == DType::bf16 ? chosen : wide; };
+    const auto type = [wide](DType chosen) { return chosen == DType::f32 ? wide : chosen; };
     return {{"exp_avg", type(c_.exp_avg_type)}, {"exp_avg_sq", type(c_.exp_avg_sq_type)}};
   }
 

@@ -101,8 +101,8 @@ void OptimizerSettings::add_rule_fields(Fields& f) {
   f.add("adam-beta1", &config.adam_beta1, "Adam's beta1, the decay of the first moment");
   f.add("adam-beta2", &config.adam_beta2, "Adam's beta2, the decay of the second moment");
   f.add("adam-eps", &config.adam_eps, "epsilon added to the root of the second moment");
-  const std::vector<std::pair<std::string, DType>> types = {{"fp32", DType::f32},
-                                                            {"bf16", DType::bf16}};
+  const std::vector<std::pair<std::string, DType>> types = {
+      {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp8", DType::u8}};
   f.add_enum<DType>("exp-avg-dtype", &config.exp_avg_type, types,
                     "data type of Adam's first moment");
   f.add_enum<DType>("exp-avg-sq-dtype", &config.exp_avg_sq_type, types,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/philox.h"
 #include "kernels/cases/inputs.h"
 
 namespace megatron::kernels {
@@ -11,8 +12,8 @@ struct Step {
   Shape shape;
   double step = 3;
   bool decay = true;
-  double momentum = 0.9;                             // SGD
-  bool narrow_first = false, narrow_second = false;  // Adam: bf16 moments
+  double momentum = 0.9;                          // SGD
+  DType first = DType::f32, second = DType::f32;  // Adam's moments; f32: as the gradient
   Layout layout;
   bool real = false, large = false;
   DType type = DType::f32;
@@ -21,6 +22,7 @@ struct Step {
     return fmt::format("{} step={} {}{}", shape.str(), step, describe(type, layout),
                        decay ? "" : " no decay");
   }
+  bool narrow() const { return first == DType::bf16 || second == DType::bf16; }
   // The value and its remainder are compared as the master weight that they represent.
   double tolerance() const { return kernels::tolerance(accumulator(type), 8); }
 };
@@ -46,12 +48,28 @@ Args step_args(Inputs& inputs, const Step& s) {
   return args;
 }
 
+// Codes of roots, or those of ratios without the one that is NaN.
+Tensor codes(Inputs& inputs, const char* name, const Shape& shape, bool roots) {
+  const RandomStream random(1, name);
+  std::vector<double> all(static_cast<size_t>(inputs.has_data() ? shape.elements() : 0));
+  for (size_t i = 0; i < all.size(); ++i) {
+    const uint64_t bits = random.bits(i);
+    all[i] = static_cast<double>(roots ? bits % 256 : bits % 127 + (bits >> 63) * 128);
+  }
+  return inputs.values(name, shape, DType::u8, all);
+}
+
+Tensor moment(Inputs& inputs, const char* name, const Step& s, DType type, bool is_square) {
+  if (type == DType::u8) return inputs.updated(name, codes(inputs, name, s.shape, is_square));
+  if (type == DType::f32) type = accumulator(s.type);
+  if (!is_square) return updated(inputs, name, s, type, 0.1);
+  return inputs.updated(name, inputs.positive(name, s.shape, type, 0.01, s.layout));
+}
+
 AdamArgs adam_args(Inputs& inputs, const Step& s) {
-  const DType wide = accumulator(s.type), second = s.narrow_second ? DType::bf16 : wide;
   auto args = step_args<AdamArgs>(inputs, s);
-  args.exp_avg = updated(inputs, "exp_avg", s, s.narrow_first ? DType::bf16 : wide, 0.1);
-  args.exp_avg_sq =
-      inputs.updated("exp_avg_sq", inputs.positive("exp_avg_sq", s.shape, second, 0.01, s.layout));
+  args.exp_avg = moment(inputs, "exp_avg", s, s.first, false);
+  args.exp_avg_sq = moment(inputs, "exp_avg_sq", s, s.second, true);
   args.beta2 = 0.95;
   return args;
 }
@@ -133,11 +151,10 @@ void add_muon_cases(std::vector<Case>& cases) {
 }
 
 Case adam_case(const Step& s) {
-  const bool narrow = s.narrow_first || s.narrow_second;
-  Case made = case_of(&Table::adam, s, narrow ? kernels::tolerance(DType::bf16, 8) : s.tolerance(),
-                      adam_args);
-  if (s.narrow_first) made.name += " exp_avg bf16";
-  if (s.narrow_second) made.name += " exp_avg_sq bf16";
+  Case made = case_of(&Table::adam, s,
+                      s.narrow() ? kernels::tolerance(DType::bf16, 8) : s.tolerance(), adam_args);
+  if (s.first != DType::f32) made.name += fmt::format(" exp_avg {}", name(s.first));
+  if (s.second != DType::f32) made.name += fmt::format(" exp_avg_sq {}", name(s.second));
   return made;
 }
 
@@ -175,13 +192,22 @@ void add_optimizer_cases(std::vector<Case>& cases) {
   }
   cases.push_back(grad_scale_case(7597, 1, true));
   for (const Step& s : steps()) cases.push_back(adam_case(s));
-  for (const auto& [first, second] : {std::pair{true, true}, {true, false}, {false, true}}) {
-    for (Step s : {Step{.shape = {7, 33}, .layout = kMisaligned},
-                   Step{.shape = {7, 33}, .type = DType::bf16},
-                   Step{.shape = {50304, 768}, .real = true, .type = DType::bf16}}) {
-      if (s.real && !(first && second)) continue;
-      s.narrow_first = first;
-      s.narrow_second = second;
+  constexpr DType kWide = DType::f32, kHalf = DType::bf16, kCode = DType::u8;
+  for (const auto& [first, second] : {std::pair{kHalf, kHalf},
+                                      {kHalf, kWide},
+                                      {kWide, kHalf},
+                                      {kCode, kCode},
+                                      {kCode, kWide},
+                                      {kWide, kCode},
+                                      {kCode, kHalf},
+                                      {kHalf, kCode}}) {
+    for (Step s :
+         {Step{.shape = {7, 33}, .layout = kMisaligned},
+          Step{.shape = {7, 33}, .type = DType::bf16}, Step{.shape = {7, 33}, .type = DType::f64},
+          Step{.shape = {50304, 768}, .real = true, .type = DType::bf16}}) {
+      if (s.real && first != second) continue;
+      s.first = first;
+      s.second = second;
       cases.push_back(adam_case(s));
     }
   }

@@ -38,6 +38,9 @@ struct Maker {
   Tensor updated(std::string_view of, DType of_type, double scale) {
     return inputs.updated(name(of), normal(of, of_type, scale));
   }
+  Tensor codes(std::string_view of, int64_t end) {
+    return inputs.updated(name(of), inputs.integers(name(of), listed.shape, DType::u8, 0, end));
+  }
   Tensor wide(std::string_view of, double scale) { return normal(of, accumulator(type), scale); }
   // Some parameters of a bf16 model have type f32.
   MasterWeight parameter() {
@@ -74,10 +77,15 @@ struct Numbers {
 
 AdamArgs adam_call(Maker& make, const Numbers& numbers, DType moments) {
   AdamArgs args{.parameter = make.parameter(), .grad = make.wide("grad", 100)};
-  args.exp_avg = make.updated("exp_avg", moments, 0.1);
-  args.exp_avg_sq = make.inputs.updated(
-      make.name("exp_avg_sq"), make.inputs.positive(make.name("exp_avg_sq"), make.listed.shape,
-                                                    moments, 0.01, make.listed.layout));
+  if (moments == DType::u8) {
+    args.exp_avg = make.codes("exp_avg", 127);
+    args.exp_avg_sq = make.codes("exp_avg_sq", 256);
+  } else {
+    args.exp_avg = make.updated("exp_avg", moments, 0.1);
+    args.exp_avg_sq = make.inputs.updated(
+        make.name("exp_avg_sq"), make.inputs.positive(make.name("exp_avg_sq"), make.listed.shape,
+                                                      moments, 0.01, make.listed.layout));
+  }
   args.beta2 = 0.95;
   args.eps = make.number % 4 == 2 ? 1e-3 : 1e-8;
   numbers.put(args, make.number);
@@ -139,10 +147,10 @@ Case together_case(std::string kernel, std::string_view what, DType type, double
 void add_together_cases(std::vector<Case>& cases) {
   for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
     const double exact = tolerance(accumulator(type), 8);
-    for (const DType moments : {accumulator(type), DType::bf16}) {
-      const bool narrow = moments == DType::bf16;
+    for (const DType moments : {accumulator(type), DType::bf16, DType::u8}) {
       cases.push_back(together_case(
-          "adam", narrow ? " moments bf16" : "", type, narrow ? tolerance(DType::bf16, 8) : exact,
+          "adam", moments == accumulator(type) ? "" : fmt::format(" moments {}", name(moments)),
+          type, moments == DType::bf16 ? tolerance(DType::bf16, 8) : exact,
           [moments](Maker& make, const Numbers& n) { return adam_call(make, n, moments); }));
     }
     for (const double momentum : {0.9, 0.0}) {

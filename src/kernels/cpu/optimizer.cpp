@@ -3,6 +3,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/moment_codes.h"
 #include "kernels/table.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -82,13 +83,106 @@ HWY_INLINE V scalar(const Tensor& tensor) {
   return set(static_cast<float>(*tensor.data<double>()));
 }
 
+HWY_INLINE hn::Vec<Words> broadcast(uint32_t value) { return hn::Set(Words(), value); }
+
+HWY_INLINE hn::Vec<Words> load_codes(const uint8_t* p, Whole) {
+  return hn::PromoteTo(Words(), hn::LoadU(hn::Rebind<uint8_t, Floats>(), p));
+}
+HWY_INLINE hn::Vec<Words> load_codes(const uint8_t* p, Part part) {
+  uint8_t codes[kLanes] = {};
+  std::memcpy(codes, p, static_cast<size_t>(part.n));
+  return load_codes(codes, Whole{});
+}
+HWY_INLINE void store_codes(hn::Vec<SignedWords> codes, uint8_t* p, Whole) {
+  const hn::Rebind<uint8_t, Floats> bytes;
+  hn::StoreU(hn::DemoteTo(bytes, codes), bytes, p);
+}
+HWY_INLINE void store_codes(hn::Vec<SignedWords> codes, uint8_t* p, Part part) {
+  uint8_t buffer[kLanes];
+  store_codes(codes, buffer, Whole{});
+  std::memcpy(p, buffer, static_cast<size_t>(part.n));
+}
+
+// The functions of moment_codes.h; v of an average: as it is stored.
+template <class T, class N>
+HWY_INLINE V load_square(const T* p, N n) {
+  return load(p, n);
+}
+template <class N>
+HWY_INLINE V load_square(const uint8_t* p, N n) {
+  const auto codes = load_codes(p, n);
+  const V root = hn::BitCast(
+      kFloats, hn::ShiftLeft<MomentDither::kRootBits>(hn::Add(codes, broadcast(kRootBias))));
+  const V kept = hn::IfThenZeroElse(hn::RebindMask(kFloats, hn::Eq(codes, broadcast(0))), root);
+  return hn::Mul(kept, kept);
+}
+template <class T, class N>
+HWY_INLINE void store_square(V v, T* p, N n, MomentDither) {
+  store(v, p, n);
+}
+template <class N>
+HWY_INLINE void store_square(V v, uint8_t* p, N n, MomentDither dither) {
+  const SignedWords integers;
+  const V root = hn::Sqrt(v);
+  const auto bits = hn::ShiftRight<MomentDither::kRootBits>(
+      hn::Add(hn::BitCast(Words(), root), broadcast(dither.root)));
+  const auto code = hn::Sub(hn::BitCast(integers, bits), hn::Set(integers, kRootBias));
+  const auto most = hn::Min(hn::Max(code, hn::Set(integers, 1)), hn::Set(integers, 255));
+  const auto none = hn::RebindMask(integers, hn::Eq(root, hn::Zero(kFloats)));
+  store_codes(hn::IfThenZeroElse(none, most), p, n);
+}
+template <class T, class N>
+HWY_INLINE V load_average(const T* p, V, N n) {
+  return load(p, n);
+}
+template <class N>
+HWY_INLINE V load_average(const uint8_t* p, V v, N n) {
+  const auto codes = load_codes(p, n), size = hn::And(codes, broadcast(0x7f));
+  const V normal = hn::BitCast(
+      kFloats, hn::ShiftLeft<MomentDither::kRatioBits>(hn::Add(size, broadcast(kRatioBias))));
+  const V small = hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(SignedWords(), size)), set(0x1p-9f));
+  const auto is = [](auto mask) { return hn::RebindMask(kFloats, mask); };
+  V ratio = hn::IfThenElse(is(hn::Lt(size, broadcast(8))), small, normal);
+  ratio = hn::IfThenElse(is(hn::Eq(size, broadcast(kRatioNan))), hn::NaN(kFloats), ratio);
+  const auto sign = hn::BitCast(kFloats, hn::ShiftLeft<24>(hn::AndNot(broadcast(0x7f), codes)));
+  return hn::Mul(hn::Mul(hn::Or(ratio, sign), set(1 / kRatioScale)), hn::Sqrt(v));
+}
+template <class T, class N>
+HWY_INLINE void store_average(V m, V, T* p, N n, MomentDither) {
+  store(m, p, n);
+}
+template <class N>
+HWY_INLINE void store_average(V m, V v, uint8_t* p, N n, MomentDither dither) {
+  const SignedWords integers;
+  const V root = hn::Sqrt(v), zero = hn::Zero(kFloats);
+  const V ratio =
+      hn::IfThenElse(hn::Eq(root, zero), zero, hn::Mul(hn::Div(m, root), set(kRatioScale)));
+  const V size = hn::Abs(ratio), share = set(static_cast<float>(dither.ratio) * 0x1p-20f);
+  const V most = hn::IfThenElse(hn::Lt(size, set(kLargestRatio)), size, set(kLargestRatio));
+  const auto bits = hn::ShiftRight<MomentDither::kRatioBits>(
+      hn::Add(hn::BitCast(Words(), most), broadcast(dither.ratio)));
+  const auto normal = hn::Min(hn::Sub(bits, broadcast(kRatioBias)), broadcast(kLargestRatioCode));
+  // Converted where it is small alone: anything else may not fit.
+  const auto is_small = hn::Lt(size, set(kSmallestNormalRatio));
+  const V spacings = hn::IfThenElseZero(is_small, hn::Add(hn::Mul(size, set(0x1p9f)), share));
+  const auto small = hn::BitCast(Words(), hn::ConvertTo(integers, spacings));
+  const auto code = hn::IfThenElse(hn::RebindMask(Words(), is_small), small, normal);
+  const auto negative = hn::RebindMask(Words(), hn::Lt(ratio, zero));
+  const auto is_nan = hn::RebindMask(Words(), hn::IsNaN(m));
+  const auto coded = hn::Or(code, hn::IfThenElseZero(negative, broadcast(0x80)));
+  store_codes(hn::BitCast(integers, hn::IfThenElse(is_nan, broadcast(kRatioNan), coded)), p, n);
+}
+
+template <class F>
+void for_moment(const Tensor& moment, F&& f) {
+  if (moment.dtype() == DType::u8) return f(moment.data<uint8_t>());
+  for_storage_type("adam", moment.dtype(), [&](auto type) { f(moment.data<decltype(type)>()); });
+}
 template <class F>
 void for_moments(const AdamArgs& args, F&& f) {
   for_master("adam", args.parameter, [&](auto master) {
-    for_storage_type("adam", args.exp_avg.dtype(), [&](auto first) {
-      for_storage_type("adam", args.exp_avg_sq.dtype(), [&](auto second) {
-        f(master, args.exp_avg.data<decltype(first)>(), args.exp_avg_sq.data<decltype(second)>());
-      });
+    for_moment(args.exp_avg, [&](auto* first) {
+      for_moment(args.exp_avg_sq, [&](auto* second) { f(master, first, second); });
     });
   });
 }
@@ -105,19 +199,22 @@ void adam_step(const AdamArgs& args, Stream& stream) {
   const V correction1 = set(static_cast<float>(1 - std::pow(args.beta1, step)));
   const V correction2 = set(static_cast<float>(1 - std::pow(args.beta2, step)));
   const V eps = set(static_cast<float>(args.eps));
+  const MomentDither dither = MomentDither::of(step);
   for_moments(args, [&](auto master, auto* exp_avg, auto* exp_avg_sq) {
     const float* grad = args.grad.data<float>();
     for_blocks(stream, args.grad.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end, [&](int64_t i, auto n) {
         const V g = hn::Mul(load(grad + i, n), scale);
-        const V m = hn::Add(hn::Mul(beta1, load(exp_avg + i, n)), hn::Mul(rest1, g));
-        const V v = hn::Add(hn::Mul(beta2, load(exp_avg_sq + i, n)), hn::Mul(hn::Mul(rest2, g), g));
+        const V square = load_square(exp_avg_sq + i, n);
+        const V m =
+            hn::Add(hn::Mul(beta1, load_average(exp_avg + i, square, n)), hn::Mul(rest1, g));
+        const V v = hn::Add(hn::Mul(beta2, square), hn::Mul(hn::Mul(rest2, g), g));
         const V w = master.load_master(i, n);
         const V root = hn::Add(hn::Sqrt(hn::Div(v, correction2)), eps);
         const V update = hn::Add(hn::Div(hn::Div(m, correction1), root), hn::Mul(decay, w));
         master.store_master(hn::Sub(w, hn::Mul(lr, update)), i, n);
-        store(m, exp_avg + i, n);
-        store(v, exp_avg_sq + i, n);
+        store_square(v, exp_avg_sq + i, n, dither);
+        store_average(m, load_square(exp_avg_sq + i, n), exp_avg + i, n, dither);
       });
     });
   });

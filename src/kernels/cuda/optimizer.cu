@@ -94,9 +94,13 @@ struct RateValues {
 template <class Master, class First, class Second>
 struct Adam {
   static constexpr int kCount = kFour, kUnroll = 2;
+  static constexpr bool kFirstCoded = std::is_same_v<First, MomentCode>,
+                        kSecondCoded = std::is_same_v<Second, MomentCode>,
+                        kCoded = kFirstCoded || kSecondCoded;
   struct Factors {
     RateValues rates;
     float scale, correction1, correction2;
+    MomentDither dither;
   };
   struct Values {
     Four g, m, v, w;
@@ -141,6 +145,7 @@ struct Adam {
     if (threadIdx.x == 0) f.scale = static_cast<float>(*scale);
     if (threadIdx.x == kWarp) f.correction1 = static_cast<float>(1 - pow(beta1, *step));
     if (threadIdx.x == 2 * kWarp) f.correction2 = static_cast<float>(1 - pow(beta2, *step));
+    if (threadIdx.x == 3 * kWarp) f.dither = MomentDither::of(*step);
   }
   __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
@@ -149,15 +154,42 @@ struct Adam {
     cuda::read(at.exp_avg_sq, span, x.v);
     at.master.read(span, x.w);
   }
+  // Codes have the CPU's bits, which are those without fma.
+  __device__ void average(float& m, float& v, float g) const {
+    if constexpr (kSecondCoded) {
+      const float root = root_of(static_cast<unsigned>(v));
+      v = __fmul_rn(root, root);
+    }
+    if constexpr (kFirstCoded) m = __fmul_rn(ratio_of(static_cast<unsigned>(m)), sqrtf(v));
+    if constexpr (kCoded) {
+      m = __fadd_rn(__fmul_rn(b1, m), __fmul_rn(rest1, g));
+      v = __fadd_rn(__fmul_rn(b2, v), __fmul_rn(__fmul_rn(rest2, g), g));
+    } else {
+      m = fmaf(b1, m, rest1 * g);
+      v = fmaf(b2, v, rest2 * g * g);
+    }
+  }
+  __device__ void encode(float& m, float& v, MomentDither dither) const {
+    if constexpr (kSecondCoded) v = static_cast<float>(root_code(sqrtf(v), dither));
+    if constexpr (kFirstCoded) {
+      float root = 0;
+      if constexpr (kSecondCoded) {
+        root = root_of(static_cast<unsigned>(v));
+      } else {
+        root = sqrtf(to_float(from_float<Second>(v)));
+      }
+      m = static_cast<float>(ratio_code(m, root, dither));
+    }
+  }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
       const float g = x.g[k] * f.scale;
-      x.m[k] = fmaf(b1, x.m[k], rest1 * g);
-      x.v[k] = fmaf(b2, x.v[k], rest2 * g * g);
+      average(x.m[k], x.v[k], g);
       const float root = sqrtf(x.v[k] / f.correction2) + at.eps;
       const float update = fmaf(f.rates.decay, x.w[k], x.m[k] / f.correction1 / root);
       x.w[k] = fmaf(-f.rates.lr, update, x.w[k]);
+      encode(x.m[k], x.v[k], f.dither);
     }
     cuda::write(at.exp_avg, span, x.m);
     cuda::write(at.exp_avg_sq, span, x.v);
@@ -292,10 +324,15 @@ auto for_master(const char* kernel, const MasterWeight& weight, F&& f) {
   }
 }
 template <class F>
+auto for_adam_moment(const Tensor& moment, F&& f) {
+  if (moment.dtype() == DType::u8) return f(static_cast<MomentCode*>(moment.address()));
+  return for_moment("adam", moment, f);
+}
+template <class F>
 auto for_body(const AdamArgs& args, F&& f) {
   return for_master("adam", args.parameter, [&](auto master) {
-    return for_moment("adam", args.exp_avg, [&](auto* m) {
-      return for_moment("adam", args.exp_avg_sq, [&](auto* v) {
+    return for_adam_moment(args.exp_avg, [&](auto* m) {
+      return for_adam_moment(args.exp_avg_sq, [&](auto* v) {
         return f(Adam<decltype(master), std::remove_pointer_t<decltype(m)>,
                       std::remove_pointer_t<decltype(v)>>(args));
       });

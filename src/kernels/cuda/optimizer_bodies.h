@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/elements.h"
+#include "kernels/moment_codes.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::cuda {
@@ -10,7 +11,17 @@ namespace megatron::kernels::cuda {
 inline constexpr int kFour = 4;  // adjacent elements: one access of f32
 using Four = float[kFour];
 
-// Calls f with the type of an optimizer moment: f32 or bf16.
+// A code of moment_codes.h, read and written as a number from 0 to 255.
+struct MomentCode {
+  uint8_t code;
+};
+__device__ inline float to_float(MomentCode x) { return x.code; }
+template <>
+__device__ inline MomentCode from_float<MomentCode>(float x) {
+  return {static_cast<uint8_t>(x)};
+}
+
+// Calls f with the type of an operand of Muon, or of a moment: f32 or bf16.
 template <class F>
 auto for_moment(const char* kernel, const Tensor& tensor, F&& f) {
   switch (tensor.dtype()) {

@@ -1,6 +1,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/moment_codes.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/kernels.h"
 #include "kernels/table.h"
@@ -36,9 +37,45 @@ void store_master(const MasterWeight& weight, std::vector<C> master) {
 }
 
 template <class C>
+std::vector<C> load_squares(const Tensor& exp_avg_sq) {
+  if (exp_avg_sq.dtype() != DType::u8) return load<C>(exp_avg_sq);
+  std::vector<C> v;
+  for (const uint8_t code : exp_avg_sq.span<uint8_t>())
+    v.push_back(static_cast<C>(root_of(code)) * static_cast<C>(root_of(code)));
+  return v;
+}
+template <class C>
+void store_squares(const Tensor& exp_avg_sq, const std::vector<C>& v, MomentDither dither) {
+  if (exp_avg_sq.dtype() != DType::u8) return store(exp_avg_sq, v);
+  for (size_t i = 0; i < v.size(); ++i) {
+    const auto root = static_cast<float>(std::sqrt(v[i]));
+    exp_avg_sq.data<uint8_t>()[i] = static_cast<uint8_t>(root_code(root, dither));
+  }
+}
+
+// v: as stored.
+template <class C>
+std::vector<C> load_average(const Tensor& exp_avg, const std::vector<C>& v) {
+  if (exp_avg.dtype() != DType::u8) return load<C>(exp_avg);
+  std::vector<C> m;
+  for (const uint8_t code : exp_avg.span<uint8_t>())
+    m.push_back(static_cast<C>(ratio_of(code)) * std::sqrt(v[m.size()]));
+  return m;
+}
+template <class C>
+void store_average(const Tensor& exp_avg, const std::vector<C>& m, const std::vector<C>& v,
+                   MomentDither dither) {
+  if (exp_avg.dtype() != DType::u8) return store(exp_avg, m);
+  for (size_t i = 0; i < m.size(); ++i) {
+    const auto average = static_cast<float>(m[i]), root = static_cast<float>(std::sqrt(v[i]));
+    exp_avg.data<uint8_t>()[i] = static_cast<uint8_t>(ratio_code(average, root, dither));
+  }
+}
+
+template <class C>
 void adam_step(const AdamArgs& args) {
-  std::vector<C> w = load_master<C>(args.parameter), m = load<C>(args.exp_avg),
-                 v = load<C>(args.exp_avg_sq);
+  std::vector<C> w = load_master<C>(args.parameter), v = load_squares<C>(args.exp_avg_sq),
+                 m = load_average(args.exp_avg, v);
   const std::vector<C> grad = load<C>(args.grad);
   const double t = scalar(args.step);
   const C correction1 = static_cast<C>(1 - std::pow(args.beta1, t));
@@ -54,8 +91,9 @@ void adam_step(const AdamArgs& args) {
     v[i] = b2 * v[i] + rest2 * g * g;
     w[i] -= lr * (m[i] / correction1 / (std::sqrt(v[i] / correction2) + eps) + decay * w[i]);
   }
-  store(args.exp_avg, m);
-  store(args.exp_avg_sq, v);
+  const MomentDither dither = MomentDither::of(t);
+  store_squares(args.exp_avg_sq, v, dither);
+  store_average(args.exp_avg, m, load_squares<C>(args.exp_avg_sq), dither);
   store_master(args.parameter, w);
 }
 

@@ -23,7 +23,7 @@ constexpr int64_t kShortestSequence = 128;
 
 // Shares of a rank's parameters, gradients and moments, which do not depend on batches: 16 bytes
 // per parameter with Adam, in f32 and in bf16 alike.
-constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
+constexpr double kHalfMoments = 0.75, kQuarterMoments = 0.625, kNoMoments = 0.5;
 
 std::string joined(const std::string& flags, const std::string& more) {
   return flags + (flags.empty() || more.empty() ? "" : " ") + more;
@@ -252,14 +252,22 @@ class Suggestions {
     give(mlp_chunks(), "--mlp-chunks-for-training 16");
     give(s_.precision.type() == DType::f32, "--bf16");
     if (none() && changes > 1) put(together());
+    if (s_.optimizer.config.method == optim::Method::adam &&
+        !narrower_moments("bf16", DType::bf16, kHalfMoments, changes > 0))
+      narrower_moments("fp8", DType::u8, kQuarterMoments, changes > 0);
+  }
+
+  // Suggests moments of the type, where they are wider, and returns whether the run fits with them.
+  bool narrower_moments(const std::string& type, DType dtype, double share, bool has_changes) {
     const optim::OptimizerConfig& optimizer = s_.optimizer.config;
-    if (optimizer.method != optim::Method::adam) return;
-    if (optimizer.exp_avg_type == DType::f32) moments_ = "--exp-avg-dtype bf16";
-    if (optimizer.exp_avg_sq_type == DType::f32)
-      moments_ = joined(moments_, "--exp-avg-sq-dtype bf16");
-    if (moments_.empty()) return;
-    put(moments_, kHalfMoments);
-    if (none() && changes > 0) put(joined(together(), moments_), kHalfMoments);
+    std::string flags;
+    if (size_of(optimizer.exp_avg_type) > size_of(dtype)) flags = "--exp-avg-dtype " + type;
+    if (size_of(optimizer.exp_avg_sq_type) > size_of(dtype))
+      flags = joined(flags, "--exp-avg-sq-dtype " + type);
+    if (flags.empty()) return false;
+    moments_ = flags;
+    moments_share_ = share;
+    return put(flags, share) || (none() && has_changes && put(joined(together(), flags), share));
   }
 
   // All flags that keep the result, except the moments' types.
@@ -269,7 +277,7 @@ class Suggestions {
   void either(F&& f) {
     f(std::string(), 1);
     const std::string all = joined(together(), moments_);
-    if (none() && !all.empty()) f(all, moments_.empty() ? 1 : kHalfMoments);
+    if (none() && !all.empty()) f(all, moments_share_);
   }
 
   // Suggests the parts that repeat the least work among those with which the run fits.
@@ -444,6 +452,7 @@ class Suggestions {
   int64_t state_ = std::numeric_limits<int64_t>::max();
   // Flags that keep the result: those for the number of ranks, those for moments, and the others.
   std::string fewer_ranks_, moments_, kept_;
+  double moments_share_ = 1;  // of the state that remains with moments_
   std::vector<std::string> found_;
 };
 

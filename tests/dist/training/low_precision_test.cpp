@@ -57,6 +57,35 @@ TEST(DelayedScales, BeginAndEndOnResume) {
   }
 }
 
+// Adam's moments in 8 bits have no scales that a division of their parameter could change: a run
+// stops with moments of one rank and goes on in any layout, much nearer than to moments of f32.
+TEST(MomentsOfEightBits, GoOnInAnyLayout) {
+  const settings::TrainSettings plain = six_steps();
+  const settings::TrainSettings s = with_flags(plain, "--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8");
+  const std::vector<double> one = losses(run(s));
+  EXPECT_GT(distance(one, losses(run(plain))), 20 * tolerance::kLayoutFp32);
+  const TemporaryDirectory folder;
+  settings::TrainSettings stops = s;
+  stops.checkpoint.save = folder / "run";
+  stops.checkpoint.exit_interval = 3;
+  std::vector<double> start = losses(run(stops));
+  settings::TrainSettings goes_on = s;
+  goes_on.checkpoint.load = folder / "run";
+  for (const char* after : {"", kStages, kTensor, "--ranks 2 --use-distributed-optimizer",
+                            "--tensor-model-parallel-size 2 --ranks 4 --use-distributed-optimizer "
+                            "--data-parallel-sharding-strategy optim_grads_params"}) {
+    std::vector<double> all = start;
+    for (const double loss : losses(run(with_flags(goes_on, after)))) all.push_back(loss);
+    EXPECT_LE(distance(all, one), tolerance::kLayoutFp32) << after;
+    const bool exact = std::string_view(after).empty() || after == kStages;
+    EXPECT_TRUE(!exact || same_bits(all, one)) << after;
+  }
+  const std::string error =
+      megatron::testing::error_of([&] { run(with_flags(goes_on, "--exp-avg-dtype fp32")); });
+  for (const std::string part : {"--exp-avg-dtype fp8", "now it is fp32", "--no-load-optim"})
+    EXPECT_TRUE(megatron::testing::has(error, part)) << error;
+}
+
 // From a step on, the run is that of bf16: at the first step, all of it.
 TEST(LowPrecisionRun, LeavesFp4) {
   const settings::TrainSettings s = six_steps();

@@ -248,7 +248,7 @@ class Cases {
     begin("Optimizers");
     for (const char* flags :
          {"--optimizer sgd --sgd-momentum 0", "--optimizer sgd --sgd-momentum 0.9 --bf16",
-          "--optimizer lion --bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"})
+          "--optimizer lion --bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"})
       add(kGpt, flags);
     add(kLlama, "--optimizer muon");
   }

@@ -73,6 +73,11 @@ TEST_F(PlanRefusal, OptimizersWithLessStateGiveAnotherResult) {
   EXPECT_NE(all.find("; changes the result)"), all.npos) << all;
 }
 
+TEST_F(PlanRefusal, MomentsOfEightBitsIfThoseOfBf16AreTooLarge) {
+  const std::string all = suggestions(model_of(1.4));
+  EXPECT_EQ(all.find("--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8 (needs "), 0u) << all;
+}
+
 // The state is too large in either type alone, and fits with bf16 and narrower moments together.
 TEST_F(PlanRefusal, FlagsHelpTogether) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
@@ -87,7 +92,7 @@ TEST_F(PlanRefusal, FlagsHelpTogether) {
 TEST_F(PlanRefusal, FlagsHelpTogetherWithAnotherOptimizer) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
   const Words flags =
-      with(model_of(1.5), {"--micro-batch-size", "8", "--seq-length", std::to_string(tokens)});
+      with(model_of(1.65), {"--micro-batch-size", "8", "--seq-length", std::to_string(tokens)});
   const std::string all = suggestions(flags);
   const size_t end = all.find(" (needs ");
   ASSERT_NE(end, all.npos) << all;

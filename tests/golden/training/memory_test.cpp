@@ -49,7 +49,7 @@ std::vector<Case> cases() {
            .dropout = 0.1,
            .fp16 = true},
           {.name = "llama_fp16_muon", .method = optim::Method::muon, .fp16 = true},
-          {.name = "llama_bf16_moments", .bf16 = true, .moments = DType::bf16},
+          {.name = "llama_fp8_moments", .bf16 = true, .moments = DType::u8},
           {.name = "llama_bf16_frozen_layer",
            .bf16 = true,
            .freeze = {"model.embed_tokens.weight", "model.layers.0.*", "*norm*"}},

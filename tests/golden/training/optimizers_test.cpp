@@ -33,7 +33,7 @@ std::vector<Variant> variants() {
              c.muon.split_qkv = false;
            },
            true},
-          {"adam_bf16_moments", [](auto& c) { c.exp_avg_type = c.exp_avg_sq_type = DType::bf16; }},
+          {"adam_fp8_moments", [](auto& c) { c.exp_avg_type = c.exp_avg_sq_type = DType::u8; }},
           {"adam_bf16_second", [](auto& c) { c.exp_avg_sq_type = DType::bf16; }, true}};
 }
 
@@ -68,8 +68,8 @@ class OptimizerRun : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {
   const Variant& variant = GetParam();
-  // If moments or products are rounded to 16 bits, another order of sums can give the neighbouring
-  // value.
+  // If moments or products are rounded to 16 or 8 bits, another order of sums can give the
+  // neighbouring value.
   const bool rounded = variant.name != "lion";
   settings::TrainSettings s = tiny(variant);
   s.batch.global_batch_size = 12;
@@ -226,8 +226,8 @@ TEST(Optimizers, SamplesCountLikeIterations) {
                {"--lr-wsd-decay-iters is 5", "[1, 4]"});
 }
 
-// Two bytes less for each parameter and moment.
-TEST(Optimizers, NarrowMomentsTakeHalf) {
+// Two or three bytes less for each parameter and moment.
+TEST(Optimizers, NarrowMomentsTakeLess) {
   const auto bytes = [](DType first, DType second) {
     settings::TrainSettings s = tiny_llama();
     s.optimizer.config.exp_avg_type = first;
@@ -242,9 +242,10 @@ TEST(Optimizers, NarrowMomentsTakeHalf) {
     return std::pair{sum, runtime.arena(MemoryClass::optimizer).high_water()};
   };
   const auto wide = bytes(DType::f32, DType::f32), one = bytes(DType::f32, DType::bf16),
-             both = bytes(DType::bf16, DType::bf16);
+             both = bytes(DType::bf16, DType::bf16), codes = bytes(DType::u8, DType::u8);
   EXPECT_EQ(one.first, wide.first / 4 * 3);
   EXPECT_EQ(both.first, wide.first / 2);
+  EXPECT_EQ(codes.first, wide.first / 4);
   EXPECT_LT(both.second, one.second);
   EXPECT_LT(one.second, wide.second);
 }

@@ -1,5 +1,6 @@
 // 300 steps of a model of 10M parameters: operands of 8 bits cost less than half a per cent of the
-// loss, as does fp4 with its last steps in bf16, and fp4 alone less than one and a half.
+// loss, as do fp4 with its last steps in bf16 and Adam's moments of 8 bits, and fp4 alone less than
+// one and a half.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -88,7 +89,8 @@ TEST_F(LowPrecisionCurves, StayNearBf16) {
       {"mxfp8", "--fp8-format e4m3 --fp8-recipe mxfp8", 0.005},
       {"nvfp4", "--fp4-format e2m1 --first-last-layers-bf16", 0.015},
       {"nvfp4_then_bf16", "--fp4-format e2m1 --first-last-layers-bf16 --fp4-switch-to-bf16-at 271",
-       0.005}};
+       0.005},
+      {"moments", "--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8", 0.005}};
   const double bf16 = trained("bf16", "");
   EXPECT_LT(bf16, 5) << "it learns";
   std::vector<std::string> names = {"bf16"};
