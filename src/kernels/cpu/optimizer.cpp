@@ -103,18 +103,26 @@ HWY_INLINE void store_codes(hn::Vec<SignedWords> codes, uint8_t* p, Part part) {
   std::memcpy(p, buffer, static_cast<size_t>(part.n));
 }
 
-// The functions of moment_codes.h; v of an average: as it is stored.
+// The functions of moment_codes.h. `second` has v as it is stored.
 template <class T, class N>
-HWY_INLINE V load_square(const T* p, N n) {
-  return load(p, n);
+HWY_INLINE V load_root(const T* second, N n) {
+  return hn::Sqrt(load(second, n));
 }
 template <class N>
-HWY_INLINE V load_square(const uint8_t* p, N n) {
-  const auto codes = load_codes(p, n);
+HWY_INLINE V load_root(const uint8_t* second, N n) {
+  const auto codes = load_codes(second, n);
   const V root = hn::BitCast(
       kFloats, hn::ShiftLeft<MomentDither::kRootBits>(hn::Add(codes, broadcast(kRootBias))));
-  const V kept = hn::IfThenZeroElse(hn::RebindMask(kFloats, hn::Eq(codes, broadcast(0))), root);
-  return hn::Mul(kept, kept);
+  return hn::IfThenZeroElse(hn::RebindMask(kFloats, hn::Eq(codes, broadcast(0))), root);
+}
+template <class T, class N>
+HWY_INLINE V load_square(const T* second, N n) {
+  return load(second, n);
+}
+template <class N>
+HWY_INLINE V load_square(const uint8_t* second, N n) {
+  const V root = load_root(second, n);
+  return hn::Mul(root, root);
 }
 template <class T, class N>
 HWY_INLINE void store_square(V v, T* p, N n, MomentDither) {
@@ -131,12 +139,12 @@ HWY_INLINE void store_square(V v, uint8_t* p, N n, MomentDither dither) {
   const auto none = hn::RebindMask(integers, hn::Eq(root, hn::Zero(kFloats)));
   store_codes(hn::IfThenZeroElse(none, most), p, n);
 }
-template <class T, class N>
-HWY_INLINE V load_average(const T* p, V, N n) {
+template <class T, class Second, class N>
+HWY_INLINE V load_average(const T* p, const Second*, N n) {
   return load(p, n);
 }
-template <class N>
-HWY_INLINE V load_average(const uint8_t* p, V v, N n) {
+template <class Second, class N>
+HWY_INLINE V load_average(const uint8_t* p, const Second* second, N n) {
   const auto codes = load_codes(p, n), size = hn::And(codes, broadcast(0x7f));
   const V normal = hn::BitCast(
       kFloats, hn::ShiftLeft<MomentDither::kRatioBits>(hn::Add(size, broadcast(kRatioBias))));
@@ -145,16 +153,16 @@ HWY_INLINE V load_average(const uint8_t* p, V v, N n) {
   V ratio = hn::IfThenElse(is(hn::Lt(size, broadcast(8))), small, normal);
   ratio = hn::IfThenElse(is(hn::Eq(size, broadcast(kRatioNan))), hn::NaN(kFloats), ratio);
   const auto sign = hn::BitCast(kFloats, hn::ShiftLeft<24>(hn::AndNot(broadcast(0x7f), codes)));
-  return hn::Mul(hn::Mul(hn::Or(ratio, sign), set(1 / kRatioScale)), hn::Sqrt(v));
+  return hn::Mul(hn::Mul(hn::Or(ratio, sign), set(1 / kRatioScale)), load_root(second, n));
 }
-template <class T, class N>
-HWY_INLINE void store_average(V m, V, T* p, N n, MomentDither) {
+template <class T, class Second, class N>
+HWY_INLINE void store_average(V m, const Second*, T* p, N n, MomentDither) {
   store(m, p, n);
 }
-template <class N>
-HWY_INLINE void store_average(V m, V v, uint8_t* p, N n, MomentDither dither) {
+template <class Second, class N>
+HWY_INLINE void store_average(V m, const Second* second, uint8_t* p, N n, MomentDither dither) {
   const SignedWords integers;
-  const V root = hn::Sqrt(v), zero = hn::Zero(kFloats);
+  const V root = load_root(second, n), zero = hn::Zero(kFloats);
   const V ratio =
       hn::IfThenElse(hn::Eq(root, zero), zero, hn::Mul(hn::Div(m, root), set(kRatioScale)));
   const V size = hn::Abs(ratio), share = set(static_cast<float>(dither.ratio) * 0x1p-20f);
@@ -206,15 +214,15 @@ void adam_step(const AdamArgs& args, Stream& stream) {
       for_vectors(begin, end, [&](int64_t i, auto n) {
         const V g = hn::Mul(load(grad + i, n), scale);
         const V square = load_square(exp_avg_sq + i, n);
-        const V m =
-            hn::Add(hn::Mul(beta1, load_average(exp_avg + i, square, n)), hn::Mul(rest1, g));
+        const V m = hn::Add(hn::Mul(beta1, load_average(exp_avg + i, exp_avg_sq + i, n)),
+                            hn::Mul(rest1, g));
         const V v = hn::Add(hn::Mul(beta2, square), hn::Mul(hn::Mul(rest2, g), g));
         const V w = master.load_master(i, n);
         const V root = hn::Add(hn::Sqrt(hn::Div(v, correction2)), eps);
         const V update = hn::Add(hn::Div(hn::Div(m, correction1), root), hn::Mul(decay, w));
         master.store_master(hn::Sub(w, hn::Mul(lr, update)), i, n);
         store_square(v, exp_avg_sq + i, n, dither);
-        store_average(m, load_square(exp_avg_sq + i, n), exp_avg + i, n, dither);
+        store_average(m, exp_avg_sq + i, exp_avg + i, n, dither);
       });
     });
   });
