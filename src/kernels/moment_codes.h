@@ -7,7 +7,7 @@
 // so that neither needs a scale of the tensor or of a block, and an element's codes depend on that
 // element alone.
 //
-// Both are rounded by chance (Gupta et al., arXiv 1502.02551): b2 = 0.999 changes s by less than a
+// Both are rounded by chance (Gupta et al., arXiv 1502.02551): b2 = 0.999 changes s by about half a
 // thousandth, and codes are a fifth apart, so that rounding to nearest would keep s where it is in
 // the first steps. Here the chance is one number for all elements of a step, of the sequence of
 // Roberts (2018, "The unreasonable effectiveness of quasirandom sequences"), which covers [0, 1)

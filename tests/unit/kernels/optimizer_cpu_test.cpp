@@ -134,8 +134,8 @@ TEST(CpuOptimizer, CodesOfMomentsAreThoseOfTheirNumbers) {
   EXPECT_NEAR(small, 700, 3);
 }
 
-// With beta2 = 0.999, moments of 8 bits have the size of those of f32 after thousands of steps:
-// rounded to nearest, exp_avg_sq would be a sixth of it.
+// With beta2 = 0.999, moments of 8 bits have the size of those of f32 after thousands of steps.
+// Rounded to nearest, roots would be 0.29 times as large.
 TEST(CpuOptimizer, MomentsOfEightBitsFollowThoseOfF32) {
   Maker maker;
   const int64_t n = 257;
