@@ -45,7 +45,8 @@ void ReferenceModel::fill(const data::Dataset&, std::span<corpus::HostBatch> mic
 }
 
 BaseReference::BaseReference(TrainedModel& trained, DType type)
-    : pass_({.chunks = trained.parts.chunks(),
+    : trained_(trained),
+      pass_({.chunks = trained.parts.chunks(),
              .type = type,
              .ranks = &trained.ranks,
              .parameters = &trained.step.data_parallel()},
@@ -54,6 +55,7 @@ BaseReference::BaseReference(TrainedModel& trained, DType type)
 }
 
 void BaseReference::fill(const data::Dataset&, std::span<corpus::HostBatch> micro_batches) {
+  const models::HighPrecision plain(trained_.parts.chunks());
   fill_by(pass_, micro_batches);
 }
 

@@ -42,13 +42,15 @@ class ReferenceModel final : public ReferenceSource {
   LossPass pass_;
 };
 
-// The trained model without its adapter, which is all that is trained.
+// The trained model without its adapter, which is all that is trained. Its products are computed in
+// the type of the model, as in a ReferenceModel.
 class BaseReference final : public ReferenceSource {
  public:
   BaseReference(TrainedModel& trained, DType type);  // borrowed
   void fill(const data::Dataset& set, std::span<corpus::HostBatch> micro_batches) override;
 
  private:
+  TrainedModel& trained_;
   LossPass pass_;
 };
 

@@ -102,10 +102,6 @@ void check_low_precision(const settings::TrainSettings& s, const models::Model& 
            "--mlp-chunks-for-training {} divides the tokens whose scales {} finds; leave one of "
            "them out",
            s.recompute.mlp_chunks, flag);
-  MG_CHECK(model->adapter() == nullptr,
-           "{} quantizes weights that are trained, but the model has an adapter; leave one of them "
-           "out",
-           flag);
   MG_CHECK(s.precision.fp4_format.empty() || !s.shape.encoder_decoder,
            "--fp4-format is not supported for encoder-decoders: use --fp8-format, or leave it out");
   const int64_t layers = model->num_layers();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/tolerances.h"
+#include "dist/selftest/adapted_runs.h"
 #include "golden/selftest/support.h"
 #include "selftest/experiment.h"
 #include "selftest/passing_group.h"
@@ -35,6 +36,12 @@ models::Model model_of(const Recipe& r, bool quantizes = true) {
   return model->with({.low_precision = layers});
 }
 
+double worst(const TensorMap& found, const TensorMap& expected) {
+  double most = 0;
+  for (const auto& [name, error] : metrics(found, expected)) most = std::max(most, error);
+  return most;
+}
+
 class LowPrecisionLayouts : public ::testing::TestWithParam<Recipe> {
  protected:
   TensorMap gradients(const Layout& layout, const Environment& environment = {},
@@ -44,11 +51,6 @@ class LowPrecisionLayouts : public ::testing::TestWithParam<Recipe> {
                       settings::LossScope::token, kSequences,
                       std::max<int64_t>(16, GetParam().block / kMicroBatch), environment)
         .gradients(layout);
-  }
-  static double worst(const TensorMap& found, const TensorMap& expected) {
-    double most = 0;
-    for (const auto& [name, error] : metrics(found, expected)) most = std::max(most, error);
-    return most;
   }
 };
 
@@ -112,10 +114,8 @@ TEST(LowPrecisionModels, EqualOneRank) {
     const TensorMap expected = gradients({.micro_batch = 4});
     for (const Layout& layout : {Layout{.tp = 2, .sequence = true, .micro_batch = 4},
                                  Layout{.pipeline = {.stages = 2}, .micro_batch = 4}}) {
-      double most = 0;
-      for (const auto& [name, error] : metrics(gradients(layout), expected))
-        most = std::max(most, error);
-      EXPECT_LT(most, tolerance::kLayoutFp64) << model->family() << " " << layout.str();
+      EXPECT_LT(worst(gradients(layout), expected), tolerance::kLayoutFp64)
+          << model->family() << " " << layout.str();
     }
   }
 }
@@ -140,11 +140,6 @@ TEST_P(LowPrecisionExperts, EqualOneRank) {
     return Experiment(model, DeviceKind::reference, DType::f64, DType::f64,
                       settings::LossScope::token, kSequences, 16, {})
         .gradients(layout);
-  };
-  const auto worst = [](const TensorMap& found, const TensorMap& expected) {
-    double most = 0;
-    for (const auto& [name, error] : metrics(found, expected)) most = std::max(most, error);
-    return most;
   };
   const TensorMap expected = gradients({.micro_batch = 4}, true);
   for (const Layout& layout :
@@ -200,10 +195,7 @@ TEST_P(DelayedScales, EqualOneRank) {
         Layout{.tp = 2, .sequence = true, .micro_batch = 2}, Layout{.cp = 2, .micro_batch = 4},
         Layout{.pipeline = {.stages = 2}, .micro_batch = 2},
         Layout{.dp = 2, .sharding = parallel::Sharding::parameters, .micro_batch = 1}}) {
-    double most = 0;
-    for (const auto& [name, error] : metrics(trained(layout), expected))
-      most = std::max(most, error);
-    EXPECT_LT(most, tolerance::kLayoutFp64) << layout.str();
+    EXPECT_LT(worst(trained(layout), expected), tolerance::kLayoutFp64) << layout.str();
   }
 }
 
@@ -234,6 +226,43 @@ TEST_P(DelayedScales, RecomputeChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Histories, DelayedScales, ::testing::Bool());
 
+// Adapters of a quantised model: scales of frozen weights, and of the matrices that magnitudes
+// make.
+TEST(LowPrecisionAdapters, EqualOneRank) {
+  struct Case {
+    LowPrecisionRecipe recipe;
+    bool magnitudes;
+    int64_t experts;
+  };
+  const Layout tensor{.tp = 2, .sequence = true, .recompute = whole_layers(), .micro_batch = 4};
+  for (const Case& c :
+       {Case{LowPrecisionRecipe::delayed, false, 0}, Case{LowPrecisionRecipe::tensorwise, true, 0},
+        Case{LowPrecisionRecipe::tensorwise, false, 4}}) {
+    models::ModelFlags flags = tiny_models()[c.experts > 0 ? 1 : 0].flags;
+    flags.num_layers = 2;
+    if (c.experts > 0) {
+      flags.moe.num_experts = c.experts;
+      flags.moe.topk = 2;
+      flags.moe.ffn_hidden_size = 12;
+    }
+    models::LoraConfig lora{
+        .rank = 3, .alpha = 5, .weight_decomposed = c.magnitudes, .init = models::LoraInit::random};
+    lora.all_linear = true;
+    const models::Model plain = adapted_model(flags, lora),
+                        model = plain->with(
+                            {.low_precision = LowPrecisionLayers{.formats = {.recipe = c.recipe}}});
+    std::vector<Layout> layouts = {tensor};
+    if (c.recipe == LowPrecisionRecipe::delayed)
+      layouts = {tensor,
+                 {.pipeline = {.stages = 2}, .micro_batch = 4},
+                 {.dp = 2, .sharding = parallel::Sharding::parameters, .micro_batch = 4}};
+    if (c.experts > 0) layouts = {{.tp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 4}};
+    const Outcome expected = run_adapted(model, {.micro_batch = 4});
+    expect_results_in(layouts, model, expected);
+    EXPECT_GT(worst(run_adapted(plain, {.micro_batch = 4}).gradients, expected.gradients), 1e-4);
+  }
+}
+
 class OwnMaximum final : public PassingGroup<OwnMaximum> {
  public:
   using PassingGroup::PassingGroup;
@@ -252,10 +281,7 @@ TEST(LowPrecisionFaults, ScalesOfOneRankAreFound) {
                       settings::LossScope::token, kSequences, 16, environment)
         .gradients({.tp = 2, .micro_batch = kMicroBatch});
   };
-  double most = 0;
-  for (const auto& [name, error] : metrics(gradients(changed), gradients({})))
-    most = std::max(most, error);
-  EXPECT_GT(most, 1e-4);
+  EXPECT_GT(worst(gradients(changed), gradients({})), 1e-4);
 }
 
 void round_with_own_channels(const kernels::QuantizeArgs& args, Stream& stream) {
@@ -279,10 +305,7 @@ TEST(LowPrecisionFaults, EqualChancesOnRanksAreFound) {
                       environment)
         .gradients({.tp = 2, .micro_batch = kMicroBatch});
   };
-  double most = 0;
-  for (const auto& [name, error] : metrics(gradients(changed), gradients({})))
-    most = std::max(most, error);
-  EXPECT_GT(most, 1e-4);
+  EXPECT_GT(worst(gradients(changed), gradients({})), 1e-4);
 }
 
 }  // namespace

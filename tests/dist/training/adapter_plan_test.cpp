@@ -7,7 +7,7 @@ namespace {
 
 TEST(AdapterPlan, IsWhatIsExecuted) {
   for (const std::string layout :
-       {"", "--bf16", "--tensor-model-parallel-size 2 --sequence-parallel",
+       {"", "--bf16 --fp8-format hybrid", "--tensor-model-parallel-size 2 --sequence-parallel",
         "--pipeline-model-parallel-size 2",
         "--pipeline-model-parallel-size 2 --pipeline-schedule zb-v",
         "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",

@@ -108,7 +108,6 @@ TEST(LowPrecisionRun, IsRefusedByName) {
       {"--fp8-format e4m3 --fp8-recipe blockwise --tensor-model-parallel-size 2",
        {"recipe blockwise", "multiples of 128", "--tensor-model-parallel-size"}},
       {"--fp4-format e2m1 --mlp-chunks-for-training 2", {"--mlp-chunks-for-training 2"}},
-      {"--fp8-format e4m3 --lora-rank 4", {"--fp8-format", "adapter"}},
       {"--fp4-format e2m1 --fp4-switch-to-bf16-at 0", {"--fp4-switch-to-bf16-at is 0"}}};
   for (const auto& [flags, parts] : refused) {
     const std::string error =

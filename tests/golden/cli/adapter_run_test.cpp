@@ -61,11 +61,15 @@ class AdapterRun : public ::testing::Test {
   Workplace place_;
 };
 
+// Scales of frozen weights (--fp8-recipe delayed) are saved beside the optimizer's state.
 TEST_F(AdapterRun, ResumedHasTheBitsOfOneRun) {
   const std::string adapter =
       "--lora-rank 4 --lora-rank-pattern down_proj=3 --lora-alpha 6 --lora-modules-to-save "
-      "lm_head --lora-dropout 0.25 ";
+      "lm_head --lora-dropout 0.25 --fp8-format hybrid --fp8-amax-history-len 2 ";
   succeeds(command(adapter + "--save whole"));
+  const checkpoint::SafetensorsFile states(
+      place_ / ("whole" + std::string(kLast) + "/optimizer-00001-of-00001.safetensors"));
+  EXPECT_NE(states.doubles("quantizer.layers.1.mlp.down.weight.scales"), std::vector(3, 1.0));
   for (const auto& [folder, first, second] :
        {std::tuple{"parts", "", ""},
         {"moved", "", "--pipeline-model-parallel-size 2 --recompute-activations "},

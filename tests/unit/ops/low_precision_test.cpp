@@ -172,17 +172,15 @@ Results products(const Matrix& x, const Matrix& w, const Matrix& dy, const Matri
   return r;
 }
 
-Results defined_nvfp4(DType type) {
-  const Layer layer;
+Results defined_nvfp4(const Layer& layer, DType type) {
   const Matrix w = nvfp4(layer.w, 16, 16, {}, type), x = rotated(layer.x, type),
                dy = rotated(layer.dy, type);
   return products(nvfp4(layer.x, 1, 16, {}, type), w, nvfp4(layer.dy, 1, 16, kOfInputs, type), w,
                   nvfp4(dy, 16, 1, kOfWeights, type), nvfp4(x, 16, 1, {}, type));
 }
 
-Results defined(const LowPrecisionFormats& f, DType type = DType::f64) {
-  if (f.recipe == LowPrecisionRecipe::nvfp4) return defined_nvfp4(type);
-  const Layer layer;
+Results defined(const LowPrecisionFormats& f, DType type = DType::f64, const Layer& layer = {}) {
+  if (f.recipe == LowPrecisionRecipe::nvfp4) return defined_nvfp4(layer, type);
   // axis: over which the product sums.
   const auto of = [&](const Matrix& m, Operand operand, int axis) {
     const LowFormat format = operand == Operand::gradient ? f.gradient : f.forward;
@@ -204,8 +202,16 @@ Results defined(const LowPrecisionFormats& f, DType type = DType::f64) {
   return products(x, w, dy, w_down, dy_down, x_down);
 }
 
+// A low-rank adapter of a frozen weight, and the gradients of its matrices and magnitudes.
+struct Adapter {
+  static constexpr int64_t kRank = 3;
+  static constexpr double kScale = 0.75;
+  Matrix a = drawn(kRank, kIn, "a"), b = drawn(kOut, kRank, "b"), m = drawn(kOut, 1, "m");
+};
+
 Results computed(const LowPrecisionFormats& formats, DeviceKind device, DType type,
-                 const kernels::Table* table = nullptr) {
+                 const kernels::Table* table = nullptr, Adapter* adapter = nullptr,
+                 bool decomposes = false) {
   const Layer layer;
   Runtime runtime({device}, 1);
   const auto tensor = [&](const Shape& shape, DType of, const std::vector<double>& values) {
@@ -213,12 +219,13 @@ Results computed(const LowPrecisionFormats& formats, DeviceKind device, DType ty
     copy_from(t, std::span<const double>(values));
     return t;
   };
-  const DType sums = kernels::accumulator(type);
-  const std::vector<double> zeros(static_cast<size_t>(kOut * kIn));
-  Parameter w{.name = "w", .value = tensor({kOut, kIn}, type, layer.w.at)};
-  Parameter b{.name = "b", .value = tensor({kOut}, type, std::vector<double>(kOut))};
-  w.uses[0].grad = tensor({kOut, kIn}, sums, zeros);
-  b.uses[0].grad = tensor({kOut}, sums, std::vector<double>(kOut));
+  const auto parameter = [&](const char* name, const Shape& shape, const std::vector<double>& at) {
+    Parameter p{.name = name, .value = tensor(shape, type, at)};
+    p.uses[0].grad = tensor(shape, kernels::accumulator(type), std::vector<double>(at.size()));
+    return p;
+  };
+  Parameter w = parameter("w", {kOut, kIn}, layer.w.at),
+            b = parameter("b", {kOut}, std::vector<double>(kOut));
   w.low_precision =
       LowPrecision{.formats = formats,
                    .chances = {.seed = kSeed, .of_inputs = kOfInputs, .of_weights = kOfWeights}};
@@ -227,14 +234,29 @@ Results computed(const LowPrecisionFormats& formats, DeviceKind device, DType ty
                maxima = tensor({3}, DType::f32, {0, 0, 0});
   w.low_precision->scales = &scales;
   w.low_precision->maxima = &maxima;
+  LowRank low_rank{.row_width = kIn};
+  Parameter lora_a, lora_b, lora_m;
+  if (adapter != nullptr) {
+    lora_a = parameter("a", {Adapter::kRank, kIn}, adapter->a.at);
+    lora_b = parameter("b", {kOut, Adapter::kRank}, adapter->b.at);
+    lora_m = parameter("m", {kOut}, adapter->m.at);
+    low_rank.blocks = {{.a = lora_a, .scale = Adapter::kScale, .parts = {{.b = lora_b}}}};
+    if (decomposes) low_rank.blocks[0].parts[0].magnitude = lora_m;
+    w.trainable = false;
+  }
   Tape tape(runtime, Tape::Mode::record, table);
   Tensor sample = Tensor::empty(runtime.arena(MemoryClass::activations), {1}, DType::i64, "test");
   *sample.data<int64_t>() = kSample;
   tape.set_batch_rows({{.sample_ids = sample}, kTokens});
   const Var x = tape.leaf(tensor({kTokens, kIn}, type, layer.x.at));
-  const Var y = linear(tape, x, w, b);
+  const Var y = linear(tape, x, w, b, MemoryClass::activations, low_rank);
   tape.set_gradient(y, tensor({kTokens, kOut}, type, layer.dy.at));
   tape.backward();
+  if (adapter != nullptr) {
+    adapter->a.at = to_doubles(lora_a.uses[0].grad);
+    adapter->b.at = to_doubles(lora_b.uses[0].grad);
+    adapter->m.at = to_doubles(lora_m.uses[0].grad);
+  }
   return {{kTokens, kOut, to_doubles(y.value)},
           {kTokens, kIn, to_doubles(tape.gradient(x))},
           {kOut, kIn, to_doubles(w.uses[0].grad)},
@@ -249,7 +271,8 @@ double difference(const Matrix& a, const Matrix& b) {
     for (int64_t c = 0; c < a.columns; ++c) squares += b(r, c) * b(r, c);
     const double rms = std::sqrt(squares / static_cast<double>(a.columns));
     for (int64_t c = 0; c < a.columns; ++c)
-      worst = std::max(worst, std::abs(a(r, c) - b(r, c)) / std::max(rms, std::abs(b(r, c))));
+      if (a(r, c) != b(r, c))
+        worst = std::max(worst, std::abs(a(r, c) - b(r, c)) / std::max(rms, std::abs(b(r, c))));
   }
   return worst;
 }
@@ -279,6 +302,61 @@ TEST(LowPrecisionLinear, IsRoundedOnceOnTheCpu) {
     EXPECT_LT(difference(computed(f, DeviceKind::cpu, DType::bf16), defined(f, DType::f32)),
               0x1p-8 + 0x1p-12)
         << name(f.recipe);
+}
+
+// The results of a layer with an adapter, whose gradients replace it: the frozen matrix, or the one
+// that magnitudes make, is quantised; the low-rank products and all gradients of the adapter are
+// not.
+Results adapted(const LowPrecisionFormats& f, Adapter& adapter, bool decomposes) {
+  Layer layer;
+  const Matrix a = adapter.a, b = adapter.b, m = adapter.m;
+  Matrix added = product(kOut, kIn, Adapter::kRank, b,
+                         [&](int64_t i, int64_t k) { return Adapter::kScale * a(k, i); });
+  Matrix g = product(
+      kOut, kIn, kTokens, [&](int64_t i, int64_t k) { return layer.dy(k, i); },
+      [&](int64_t i, int64_t k) { return layer.x(k, i); });
+  for (int64_t i = 0; decomposes && i < kOut; ++i) {
+    double squares = 0, along = 0;
+    for (int64_t j = 0; j < kIn; ++j) {
+      added(i, j) += layer.w(i, j);
+      squares += added(i, j) * added(i, j);
+    }
+    const double length = std::sqrt(squares);
+    for (int64_t j = 0; j < kIn; ++j) {
+      layer.w(i, j) = m(i, 0) * added(i, j) / length;
+      along += g(i, j) * added(i, j) / length;
+      g(i, j) *= m(i, 0) / length;
+    }
+    adapter.m(i, 0) = along;
+  }
+  const auto scaled = [&](int64_t i, int64_t k) { return Adapter::kScale * g(i, k); };
+  adapter.a = product(
+      Adapter::kRank, kIn, kOut, [&](int64_t i, int64_t k) { return b(k, i); },
+      [&](int64_t i, int64_t k) { return scaled(k, i); });
+  adapter.b = product(kOut, Adapter::kRank, kIn, scaled, a);
+  Results r = defined(f, DType::f64, layer);
+  r.dw.at.assign(r.dw.at.size(), 0);
+  if (decomposes) return r;
+  adapter.m.at.assign(kOut, 0);
+  const Matrix y = product(kTokens, kOut, kIn, layer.x, added),
+               dx = product(kTokens, kIn, kOut, layer.dy,
+                            [&](int64_t i, int64_t k) { return added(k, i); });
+  for (size_t i = 0; i < y.at.size(); ++i) r.y.at[i] += y.at[i];
+  for (size_t i = 0; i < dx.at.size(); ++i) r.dx.at[i] += dx.at[i];
+  return r;
+}
+
+TEST(LowPrecisionLinear, LeavesLowRankProductsInTheTypeOfTheModel) {
+  for (const bool decomposes : {false, true}) {
+    const LowPrecisionFormats& f = decomposes ? kAll[5] : kAll[0];
+    Adapter found, expected;
+    const Results results =
+        computed(f, DeviceKind::reference, DType::f64, nullptr, &found, decomposes);
+    EXPECT_LT(difference(results, adapted(f, expected, decomposes)), 1e-11) << name(f.recipe);
+    EXPECT_LT(difference(found.a, expected.a), 1e-11) << name(f.recipe);
+    EXPECT_LT(difference(found.b, expected.b), 1e-11) << name(f.recipe);
+    EXPECT_LT(difference(found.m, expected.m), 1e-11) << name(f.recipe);
+  }
 }
 
 void in_forward_format(const kernels::QuantizeArgs& args, Stream& stream) {
