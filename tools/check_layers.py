@@ -69,7 +69,7 @@ VENDORS = [
     ),
     (r"unicode/", r"(tokenizers|data|jinja)/", "tokenizers, data or jinja"),
     (r"sentencepiece", r"tokenizers/", "tokenizers"),
-    (r"yaml-cpp", r"cli/", "cli"),
+    (r"yaml-cpp", r"(settings|cli)/", "settings or cli"),
     (r"httplib", r"server/http/", "server/http"),
     (r"(zlib|zstd)\.h", r"data/", "data"),
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),

@@ -1,10 +1,14 @@
 // Quantisation of the operands of a linear layer's products, as its weight says.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/low_precision.h"
 #include "device/stream.h"
@@ -51,14 +55,35 @@ struct LowPrecisionFormats {
   }
 };
 
-// Quantisation in a model: in all layers but the first and the last ones.
+// How the products of some modules are computed instead.
+struct PrecisionRule {
+  std::string pattern = {};  // fits a module's whole name: fnmatch(3), without escapes
+  std::optional<LowPrecisionFormats> formats = {};  // none: products are in the model's type
+  // Whether it holds for modules that are quantised without it, and for those that are not.
+  bool of_quantized = true, of_others = false;
+  std::string where = {};  // "precision.yaml:12"
+
+  bool operator==(const PrecisionRule&) const = default;
+};
+
+// Quantisation in a model: in all layers but the first and the last ones, unless a rule says
+// otherwise.
 struct LowPrecisionLayers {
-  LowPrecisionFormats formats;
+  LowPrecisionFormats formats = {};
   int64_t left_out_at_start = 0, left_out_at_end = 0;
+  bool by_rules_alone = false;            // without a rule, nothing is quantised
+  std::vector<PrecisionRule> rules = {};  // the first that fits a module counts
 
   bool operator==(const LowPrecisionLayers&) const = default;
   bool covers(int64_t layer, int64_t layers) const {
-    return layer >= left_out_at_start && layer < layers - left_out_at_end;
+    return !by_rules_alone && layer >= left_out_at_start && layer < layers - left_out_at_end;
+  }
+  // True if some module may be quantised with the recipe.
+  bool may_use(LowPrecisionRecipe recipe) const {
+    return (!by_rules_alone && formats.recipe == recipe) ||
+           std::ranges::any_of(rules, [recipe](const PrecisionRule& rule) {
+             return rule.formats && rule.formats->recipe == recipe;
+           });
   }
 };
 

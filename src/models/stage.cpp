@@ -17,7 +17,7 @@ using Method = RecomputeOptions::Method;
 
 void mark_rows(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase) {
   const LowPrecisionLayers* const low = stage.model()->low_precision();
-  const bool rounds_by_chance = low != nullptr && low->formats.recipe == LowPrecisionRecipe::nvfp4;
+  const bool rounds_by_chance = low != nullptr && low->may_use(LowPrecisionRecipe::nvfp4);
   if (phase == Phase::train && (stage.model()->adapter() != nullptr || rounds_by_chance))
     tape.set_batch_rows(batch.all_rows());
 }

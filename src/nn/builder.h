@@ -125,11 +125,11 @@ class Builder {
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
                          StateOptions options);
 
-  // Quantisation of the products of the linear layers that are added from now on; none: they are
-  // computed in the model's type.
-  void set_low_precision(const std::optional<LowPrecisionFormats>& formats) {
-    low_precision_ = formats;
-  }
+  // Quantisation of the products with a weight, by its name; none: they are computed in the model's
+  // type.
+  using FormatsOf = std::function<std::optional<LowPrecisionFormats>(const std::string& weight)>;
+  // For the linear layers that are added from now on; null: none of them is quantised.
+  void set_low_precision(FormatsOf formats_of) { formats_of_ = std::move(formats_of); }
   // Sets it for the layer with this weight [out,in], with the states that its recipe needs; not for
   // one that layers share. divided: operands of which each tensor-parallel rank has a part. Throws
   // Error naming the weight if ranks divide it within a block.
@@ -193,7 +193,7 @@ class Builder {
   uint64_t seed_;
   const SharedModule* shared_ = nullptr;
   std::vector<Parameter*> used_;
-  std::optional<LowPrecisionFormats> low_precision_;
+  FormatsOf formats_of_;
   std::vector<std::pair<std::string, ops::LowRank>> added_;
   std::vector<std::pair<std::string, ops::ExpertLowRank>> added_to_experts_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;

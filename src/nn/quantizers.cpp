@@ -31,9 +31,11 @@ void check_blocks(const parallel::ParameterSpec& weight, const LowPrecisionForma
 }  // namespace
 
 void Builder::quantize(Parameter& weight, std::array<bool, kOperands> divided) {
-  if (!low_precision_ || shared_ != nullptr) return;
-  check_blocks(spec_of(weight), *low_precision_);
-  LowPrecision how{.formats = *low_precision_, .divided = divided};
+  if (!formats_of_ || shared_ != nullptr) return;
+  const auto formats = formats_of_(weight.name);
+  if (!formats) return;
+  check_blocks(spec_of(weight), *formats);
+  LowPrecision how{.formats = *formats, .divided = divided};
   if (comm::Group* const group = tensor().group; group != nullptr)
     how.of_parts = [group](const Tensor& amax, Stream& stream) {
       group->all_reduce(amax, comm::Reduce::max, stream, "amax").wait(stream);
@@ -44,9 +46,10 @@ void Builder::quantize(Parameter& weight, std::array<bool, kOperands> divided) {
 }
 
 void Builder::quantize_experts(Parameter& weight) {
-  if (!low_precision_ || low_precision_->recipe == LowPrecisionRecipe::nvfp4) return;
-  check_blocks(spec_of(weight), *low_precision_);
-  LowPrecision how{.formats = *low_precision_, .divided = {true, true, true}};
+  const auto formats = formats_of_ ? formats_of_(weight.name) : std::nullopt;
+  if (!formats || formats->recipe == LowPrecisionRecipe::nvfp4) return;
+  check_blocks(spec_of(weight), *formats);
+  LowPrecision how{.formats = *formats, .divided = {true, true, true}};
   how.of_parts = [ranks = ranks_](const Tensor& amax, Stream& stream) {
     for (const RankGroup which : {RankGroup::expert, RankGroup::expert_tensor, RankGroup::tensor})
       if (comm::Group* const group = ranks.group(which); group != nullptr)

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "models/module_precision.h"
+
 namespace megatron::resume {
 namespace {
 
@@ -12,6 +14,18 @@ void compare(const Json& saved, const Json& now, std::vector<SettingChange>& cha
     if (before == nullptr || *before == value || !before->is_string()) continue;
     changes.push_back({flag, before->as_string(), value.as_string()});
   }
+}
+
+// What the file of --te-precision-config-file says: "*.mlp.down: bf16; *: e4m3, mxfp8 scales".
+std::string rules_text(const settings::PrecisionSettings& precision) {
+  const auto low = precision.low_precision();
+  if (!low || low->rules.empty()) return "none";
+  std::string text;
+  for (const PrecisionRule& rule : low->rules)
+    text += fmt::format(
+        "{}{}: {}", text.empty() ? "" : "; ", rule.pattern,
+        rule.formats ? models::formats_text(*rule.formats) : std::string(name(precision.type())));
+  return text;
 }
 
 }  // namespace
@@ -31,6 +45,7 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
         "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
         "iterations-to-skip", "fp8-format", "fp4-format"})
     add(flag);
+  object.emplace_back("te-precision-config-file", rules_text(settings.precision));
   if (facts.experts)
     for (const Field& field : fields.all())
       if (field.beside_model && field.name.starts_with("moe-")) add(field.name);
@@ -41,7 +56,7 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
          {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"})
       add(flag);
   }
-  if (settings.precision.low_precision())
+  if (!settings.precision.low_precision_flag().empty())
     for (const Field& field : fields.all())
       if (field.name.starts_with("fp8-amax") || field.name == "fp8-recipe" ||
           field.name == "fp8-margin" || field.name == "no-fp8-wgrad" ||

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "settings/precision_file.h"
 
 namespace megatron::settings {
 
@@ -16,7 +17,9 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
                : fmt::format("--fp8-recipe is {}", megatron::name(fp8_recipe));
   };
   const auto any = [this] {
-    return low_precision() ? "" : "neither --fp8-format nor --fp4-format is given";
+    return fp8_format.empty() && fp4_format.empty()
+               ? "neither --fp8-format nor --fp4-format is given"
+               : "";
   };
   const auto ends = [this] {
     return first_last_layers_bf16 ? "" : "--first-last-layers-bf16 is not given";
@@ -53,6 +56,9 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
   f.add("fp4-switch-to-bf16-at", &fp4_switch_to_bf16_at,
         "step from which products are computed in the type of the model")
       .of([this] { return fp4_format.empty() ? "--fp4-format is not given" : ""; });
+  f.add("te-precision-config-file", &precision_file,
+        "YAML file with the precision of single modules, in the format of Megatron-LM "
+        "(docs/low_precision.md)");
   f.add_switch("first-last-layers-bf16", &first_last_layers_bf16, true,
                "leave the first and the last layers in the type of the model")
       .of(any);
@@ -67,8 +73,10 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
 }
 
 std::optional<LowPrecisionLayers> PrecisionSettings::low_precision() const {
-  if (fp8_format.empty() && fp4_format.empty()) return {};
-  LowPrecisionLayers layers;
+  const bool of_all = !fp8_format.empty() || !fp4_format.empty();
+  if (!of_all && precision_file.empty()) return {};
+  LowPrecisionLayers layers{.by_rules_alone = !of_all};
+  if (!precision_file.empty()) layers.rules = read_precision_rules(precision_file);
   LowPrecisionFormats& formats = layers.formats;
   if (!fp4_format.empty()) {
     formats.recipe = LowPrecisionRecipe::nvfp4;
@@ -88,10 +96,16 @@ std::optional<LowPrecisionLayers> PrecisionSettings::low_precision() const {
   return layers;
 }
 
+std::string_view PrecisionSettings::low_precision_flag() const {
+  if (!fp8_format.empty()) return "--fp8-format";
+  if (!fp4_format.empty()) return "--fp4-format";
+  return precision_file.empty() ? "" : "--te-precision-config-file";
+}
+
 void PrecisionSettings::check_low_precision() const {
-  MG_CHECK(!low_precision() || !fp16,
-           "--{} is not for --fp16, whose range is too small for its scales: use --bf16",
-           fp4_format.empty() ? "fp8-format" : "fp4-format");
+  MG_CHECK(low_precision_flag().empty() || !fp16,
+           "{} is not for --fp16, whose range is too small for its scales: use --bf16",
+           low_precision_flag());
   MG_CHECK(!fp4_switch_to_bf16_at || *fp4_switch_to_bf16_at > 0,
            "--fp4-switch-to-bf16-at is {}; it must be a step, at least 1", *fp4_switch_to_bf16_at);
 }

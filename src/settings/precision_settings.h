@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "autograd/low_precision.h"
 #include "base/dtype.h"
@@ -22,6 +23,7 @@ struct PrecisionSettings {
   int64_t fp8_margin = 0, fp8_history = 1;
   std::string fp8_history_use = "most_recent";
   std::optional<int64_t> fp4_switch_to_bf16_at;
+  std::string precision_file;  // "": none
   bool first_last_layers_bf16 = false;
   int64_t layers_at_start_in_bf16 = 1, layers_at_end_in_bf16 = 1;
   optim::LossScaleSettings loss_scaling;
@@ -32,7 +34,10 @@ struct PrecisionSettings {
   void check() const;  // throws Error naming the flag
   // Type of parameters and activations.
   DType type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
+  // Reads --te-precision-config-file, if it is given, and throws Error for what it cannot be.
   std::optional<LowPrecisionLayers> low_precision() const;
+  // The flag that asks for quantised products; "": none does.
+  std::string_view low_precision_flag() const;
   std::optional<optim::LossScaleSettings> loss_scale() const {  // for fp16
     return fp16 ? std::optional(loss_scaling) : std::nullopt;
   }

@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/name_list.h"
+#include "models/module_precision.h"
 #include "resume/resume.h"
 #include "training/adapter_run.h"
 #include "training/settle.h"
@@ -91,24 +93,46 @@ models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const Sha
                           .family = s.shape.model_family});
 }
 
-// Throws Error naming the flag that --fp8-format or --fp4-format cannot be combined with.
+// Throws Error naming the line of --te-precision-config-file whose pattern fits nothing, or if the
+// file alone quantises nothing.
+void check_rules(const LowPrecisionLayers& low, const models::Model& model) {
+  if (low.rules.empty()) return;
+  const auto modules = models::module_precision(model);
+  std::vector<std::string> names;
+  for (const auto& [weight, formats] : modules)
+    names.push_back(weight.substr(0, weight.rfind('.')));
+  for (const PrecisionRule& rule : low.rules)
+    MG_CHECK(std::ranges::any_of(names,
+                                 [&](const std::string& name) { return models::fits(rule, name); }),
+             "{}: the pattern '{}' fits no module with quantized products. The model's are {}; a "
+             "pattern fits a whole name, and docs/low_precision.md has those of Megatron-LM",
+             rule.where, rule.pattern, checkpoint::counted(names));
+  MG_CHECK(!low.by_rules_alone ||
+               std::ranges::any_of(modules,
+                                   [](const auto& module) { return module.second.has_value(); }),
+           "--te-precision-config-file quantizes nothing: give --fp8-format or --fp4-format, whose "
+           "products it changes, or a recipe with override_nonquantized_autocast: true");
+}
+
+// Throws Error naming the flag that quantised products cannot be combined with.
 void check_low_precision(const settings::TrainSettings& s, const models::Model& model) {
   const auto low = s.precision.low_precision();
   if (!low) return;
-  const std::string_view flag = s.precision.fp4_format.empty() ? "--fp8-format" : "--fp4-format";
+  const std::string_view flag = s.precision.low_precision_flag();
   MG_CHECK(s.runtime.device_kind() != DeviceKind::cuda,
            "{} is supported on the CPU only, and the run is on CUDA: leave it out there", flag);
   MG_CHECK(s.recompute.mlp_chunks <= 1,
            "--mlp-chunks-for-training {} divides the tokens whose scales {} finds; leave one of "
            "them out",
            s.recompute.mlp_chunks, flag);
-  MG_CHECK(s.precision.fp4_format.empty() || !s.shape.encoder_decoder,
-           "--fp4-format is not supported for encoder-decoders: use --fp8-format, or leave it out");
+  MG_CHECK(!low->may_use(LowPrecisionRecipe::nvfp4) || !s.shape.encoder_decoder,
+           "{} with fp4 is not supported for encoder-decoders: use fp8, or leave it out", flag);
   const int64_t layers = model->num_layers();
-  MG_CHECK(low->left_out_at_start + low->left_out_at_end < layers,
+  MG_CHECK(low->by_rules_alone || low->left_out_at_start + low->left_out_at_end < layers,
            "--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} leave none of {} "
            "layers to {}; lower them",
            low->left_out_at_start, low->left_out_at_end, layers, flag);
+  check_rules(*low, model);
 }
 
 models::Model model_of_run(const settings::TrainSettings& s, const ShapeSource& source,

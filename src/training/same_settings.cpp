@@ -67,6 +67,7 @@ constexpr Rule kRules[] = {
     {"merge-file", Comparison::file},
     {"model-config", Comparison::file},
     {"heterogeneous-layers-config-path", Comparison::file},
+    {"te-precision-config-file", Comparison::file},
     {"input", Comparison::texts},
     {"tokenizer-model", Comparison::tokenizer},
     {"data-path", Comparison::token_files},

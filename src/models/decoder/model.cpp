@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/decoder/mixers/all.h"
+#include "models/module_precision.h"
 #include "nn/text_mean.h"
 #include "ops/columns.h"
 #include "ops/elementwise.h"
@@ -155,9 +156,10 @@ void DecoderModel::build_layers(nn::Builder& builder,
                                 uint64_t seed) {
   for (int64_t i = 0; i < part_.layers; ++i) {
     static_cast<void>(builder.take_used());
-    const bool quantizes =
-        low_precision && low_precision->covers(part_.first_layer + i, value_.num_layers());
-    builder.set_low_precision(quantizes ? std::optional(low_precision->formats) : std::nullopt);
+    if (low_precision)
+      builder.set_low_precision([&, layer = part_.first_layer + i](const std::string& weight) {
+        return formats_of(*low_precision, layer, value_.num_layers(), weight);
+      });
     layers_.push_back(
         std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,
                                                            .positions = positions_,
@@ -169,7 +171,7 @@ void DecoderModel::build_layers(nn::Builder& builder,
       encoder_norm_ = std::make_unique<nn::AddNorm>(builder, "encoder_norm", value_.hidden_size,
                                                     value_.final_norm);
   }
-  builder.set_low_precision(std::nullopt);
+  builder.set_low_precision(nullptr);
 }
 
 // True if the i-th layer of this part is the encoder's last.

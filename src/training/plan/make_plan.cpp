@@ -22,6 +22,7 @@
 #include "training/plan/compare_exchanges.h"
 #include "training/plan/many_layers.h"
 #include "training/plan/meta_run.h"
+#include "training/plan/precision_text.h"
 #include "training/plan/suggestions.h"
 #include "training/run_plan.h"
 
@@ -241,31 +242,6 @@ plan::PlanAxes axes_of(const settings::TrainSettings& s, const models::Model& mo
           .expert_tensor = p.expert_tensor_parallel.value_or(p.tensor_parallel)};
 }
 
-// "e4m3, gradients in e5m2, blockwise scales; products of linear layers in layers 2 to 11 of 12; in
-// bf16: ..."
-std::string low_precision_text(const settings::PrecisionSettings& s, const models::Model& model) {
-  const auto low = s.low_precision();
-  if (!low) return {};
-  const LowPrecisionFormats& f = low->formats;
-  constexpr std::string_view kFormats[] = {"e4m3", "e5m2", "e2m1"};
-  const auto format = [&](LowFormat of) { return kFormats[static_cast<size_t>(of)]; };
-  const int64_t layers = model->num_layers();
-  std::string text(format(f.forward));
-  if (f.gradient != f.forward) text += fmt::format(", gradients in {}", format(f.gradient));
-  text +=
-      fmt::format(", {} scales; products of linear layers in layers {} to {} of {}", name(f.recipe),
-                  low->left_out_at_start + 1, layers - low->left_out_at_end, layers);
-  if (s.fp4_switch_to_bf16_at) text += fmt::format(", until step {}", *s.fp4_switch_to_bf16_at - 1);
-  if (!f.weight_gradients) text += ", but not those of weight gradients";
-  const models::ModelFacts& facts = model->facts();
-  text += fmt::format("; in {}: embedding, output layer, norms, attention", name(s.type()));
-  if (facts.experts) text += ", router";
-  if (facts.experts && f.recipe == LowPrecisionRecipe::nvfp4) text += ", experts";
-  if (facts.shared_blocks > 0) text += ", blocks that layers share";
-  if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
-  return text;
-}
-
 // The part of a plan that follows from the settings and the shape alone.
 plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Model& model,
                             const corpus::Vocabulary& vocabulary, const PlanOptions& options) {
@@ -276,7 +252,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
       .model = model_text(model),
       .device = std::string(name(s.runtime.device_kind())),
       .type = s.precision.type(),
-      .low_precision = low_precision_text(s.precision, model),
+      .low_precision = precision_text(s.precision, model),
       .ranks = s.runtime.rank_count(),
       .ranks_here = s.runtime.ranks_here(),
       .threads = s.runtime.threads_per_rank(),

@@ -1,6 +1,10 @@
 // Runs with quantised products: they go on from checkpoints, and refuse what they cannot do.
+#include <fstream>
+
 #include "dist/training/runs.h"
 #include "text.h"
+#include "training/plan/precision_text.h"
+#include "training/run_plan.h"
 
 namespace megatron::training::low_precision_test {
 namespace {
@@ -97,6 +101,40 @@ TEST(LowPrecisionRun, LeavesFp4) {
                                 run(with_flags(s, "--fp4-format e2m1 --fp4-switch-to-bf16-at 4")));
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(leaves[i], fp4[i]) << i;
   EXPECT_NE(leaves[3], fp4[3]);
+}
+
+// A file for single modules: it can say what flags say, and more.
+TEST(LowPrecisionRun, HasThePrecisionOfAFile) {
+  const TemporaryDirectory folder;
+  int files = 0;
+  const auto with_file = [&](const std::string& recipe, const std::string& pattern,
+                             const std::string& flags) {
+    const std::string path = folder / (std::to_string(++files) + ".yaml");
+    std::ofstream(path)
+        << "configs:\n  a:\n    transformer_engine_config_type: TEQuantizationParams\n"
+        << "    training_recipe: {" << recipe << "}\nmatchers:\n  m: {type: glob, pattern: '"
+        << pattern << "', config: a, enabled: true}\n";
+    return with_flags(six_steps(), "--te-precision-config-file " + path + flags);
+  };
+  const std::string always = "fp8_quantization_recipe: mxfp8, override_nonquantized_autocast: true",
+                    mxfp8 = " --fp8-format e4m3 --fp8-recipe mxfp8";
+  const std::vector<double> of_flags = losses(run(with_flags(six_steps(), mxfp8))),
+                            mixed = losses(run(with_file("", "*.linear_fc2", mxfp8)));
+  EXPECT_TRUE(same_bits(losses(run(with_file(always, "*", ""))), of_flags));
+  EXPECT_TRUE(same_bits(losses(run(with_file("", "*", " --fp4-format e2m1 --bf16"))),
+                        losses(run(with_flags(six_steps(), "--bf16")))));
+  EXPECT_FALSE(same_bits(mixed, of_flags));
+  const SettledRun settled = settle_run(with_file(always, "*.[12].mlp.linear_fc2", ""));
+  EXPECT_EQ(precision_text(settled.settings.precision, settled.model),
+            "e4m3, mxfp8 scales: layers.{1-2}.mlp.down; in f32: layers.{0-3}.attention.output, "
+            "layers.{0-3}.attention.qkv, layers.{0,3}.mlp.down, layers.{0-3}.mlp.up, embedding, "
+            "output layer, norms, attention");
+  for (const auto& [settings, part] :
+       {std::pair(with_file(always, "*.fc2", ""), ".yaml:6: the pattern '*.fc2' fits no module"),
+        {with_file("fp8_quantization_recipe: mxfp8", "*", ""), "override_nonquantized_autocast"}}) {
+    const std::string error = megatron::testing::error_of([&] { run(settings); });
+    EXPECT_TRUE(megatron::testing::has(error, part)) << error;
+  }
 }
 
 TEST(LowPrecisionRun, IsRefusedByName) {

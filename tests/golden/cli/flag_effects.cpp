@@ -350,6 +350,10 @@ void FlagBench::prepare() {
   write_corpus(data + "/b", 60, 5);
   write_corpus(data + "/c", 60, 7);
   write_file(data + "/list", data + "/b");
+  write_file(data + "/precision.yaml",
+             "configs:\n  a: {transformer_engine_config_type: TEQuantizationParams, "
+             "training_recipe: {}}\nmatchers:\n  m: {type: glob, pattern: '*mlp*', config: a, "
+             "enabled: true}\n");
   write_file(data + "/splits.json",
              fmt::format(R"({{"train": ["{0}/b"], "valid": ["{0}/c"], "test": ["{0}/a"]}})", data));
   write_file(data + "/vocab.json", R"({"a": 0, "b": 1, "ab": 2, "ba": 3, "<|endoftext|>": 4})");

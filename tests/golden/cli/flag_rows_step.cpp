@@ -119,6 +119,7 @@ std::vector<FlagRow> precision_flags() {
       {"disable-fp8-wgrad", "loss", "--disable-fp8-wgrad", fp8, "", "", plain},
       {"fp4-format", "loss", "--fp4-format e2m1", plain},
       {"fp4-switch-to-bf16-at", "loss", "--fp4-switch-to-bf16-at 2", fp4, "", "", plain},
+      {"te-precision-config-file", "loss", "--te-precision-config-file {data}/precision.yaml", fp8},
       {"first-last-layers-bf16", "loss", "--first-last-layers-bf16", fp8, "", "", plain},
       {"num-layers-at-start-in-bf16", "loss", "--num-layers-at-start-in-bf16 0", ends},
       {"num-layers-at-end-in-bf16", "loss", "--num-layers-at-end-in-bf16 0", ends},

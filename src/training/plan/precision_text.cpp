@@ -1,0 +1,84 @@
+#include "training/plan/precision_text.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <vector>
+
+#include "base/dtype.h"
+#include "models/module_precision.h"
+
+namespace megatron::training {
+namespace {
+
+// "0-2,5" for 0, 1, 2 and 5.
+std::string runs_text(std::vector<int64_t> numbers) {
+  std::ranges::sort(numbers);
+  std::string text;
+  for (size_t first = 0; first < numbers.size();) {
+    size_t last = first;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[first]);
+    if (last > first) text += fmt::format("-{}", numbers[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+// Modules with the same products: "layers.{0-11}.mlp.up, layers.{2}.mlp.down".
+std::string modules_text(const std::vector<std::string>& weights) {
+  std::map<std::string, std::vector<int64_t>> layers;  // by the rest of the name
+  for (const std::string& weight : weights) {
+    const size_t begin = weight.find('.') + 1, dot = weight.find('.', begin),
+                 end = weight.rfind('.');
+    int64_t layer = 0;
+    std::from_chars(weight.data() + begin, weight.data() + dot, layer);
+    layers[weight.substr(dot, end - dot)].push_back(layer);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [rest, numbers] : layers)
+    texts.push_back(fmt::format("layers.{{{}}}{}", runs_text(numbers), rest));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string text_by_module(const models::Model& model, DType type) {
+  std::map<std::string, std::vector<std::string>> quantized;  // weights, by formats
+  std::vector<std::string> others;
+  for (const auto& [weight, formats] : models::module_precision(model))
+    (formats ? quantized[models::formats_text(*formats)] : others).push_back(weight);
+  std::string text;
+  for (const auto& [formats, weights] : quantized)
+    text += fmt::format("{}: {}; ", formats, modules_text(weights));
+  text += fmt::format("in {}: ", name(type));
+  return others.empty() ? text : text + modules_text(others) + ", ";
+}
+
+std::string text_by_layer(const LowPrecisionLayers& low, const models::Model& model, DType type) {
+  const int64_t layers = model->num_layers();
+  return fmt::format("{}; products of linear layers in layers {} to {} of {}; in {}: ",
+                     models::formats_text(low.formats), low.left_out_at_start + 1,
+                     layers - low.left_out_at_end, layers, name(type));
+}
+
+}  // namespace
+
+std::string precision_text(const settings::PrecisionSettings& s, const models::Model& model) {
+  const auto low = s.low_precision();
+  if (!low) return {};
+  std::string text;
+  if (s.fp4_switch_to_bf16_at) text += fmt::format("until step {}: ", *s.fp4_switch_to_bf16_at - 1);
+  const bool by_module = !low->rules.empty();
+  text += by_module ? text_by_module(model, s.type()) : text_by_layer(*low, model, s.type());
+  text += "embedding, output layer, norms, attention";
+  const models::ModelFacts& facts = model->facts();
+  if (facts.experts) text += ", router";
+  if (facts.experts && !by_module && low->formats.recipe == LowPrecisionRecipe::nvfp4)
+    text += ", experts";
+  if (facts.shared_blocks > 0) text += ", blocks that layers share";
+  if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
+  return text;
+}
+
+}  // namespace megatron::training
