@@ -71,6 +71,7 @@ struct PrecisionRule {
 struct LowPrecisionLayers {
   LowPrecisionFormats formats = {};
   int64_t left_out_at_start = 0, left_out_at_end = 0;
+  bool output = false;                    // the output layer, too: a recipe with blocks alone
   bool by_rules_alone = false;            // without a rule, nothing is quantised
   std::vector<PrecisionRule> rules = {};  // the first that fits a module counts
 

@@ -23,6 +23,8 @@ class VocabularyTable {
   void adapt_output(Builder& builder);
   // Adds the trained rows alone to an output layer that is looked up elsewhere.
   void adapt_tied_output(Builder& builder);
+  // Quantises the products of the output layer that it is, as the builder says.
+  void quantize_output(Builder& builder) const { builder.quantize(*weight_, {false, true, true}); }
   // Adds the bias of the output layer, a parameter <name> [V] divided like the rows.
   void add_bias(Builder& builder, const std::string& name);
   // [T,H]; [T/n,H] if tokens are divided

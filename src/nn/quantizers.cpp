@@ -18,13 +18,14 @@ void check_blocks(const parallel::ParameterSpec& weight, const LowPrecisionForma
   for (const parallel::Division& division : weight.divisions) {
     if (division.axis < weight.whole.rank() - 2 || division.ranks == 1) continue;
     for (const parallel::Slice& slice : division.slices())
-      MG_CHECK(slice.global_begin % block == 0 && slice.size % block == 0,
-               "recipe {}: {} ranks divide the {} of {} {} within blocks: their shares must be "
-               "multiples of {}; change --hidden-size, --ffn-hidden-size, the heads or "
-               "--tensor-model-parallel-size, or use another recipe",
-               name(formats.recipe), division.ranks,
-               division.axis == weight.whole.rank() - 2 ? "rows" : "columns", weight.parameter.name,
-               weight.whole.str(), block);
+      MG_CHECK(
+          slice.global_begin % block == 0 && slice.size % block == 0,
+          "recipe {}: {} ranks divide the {} of {} {} within blocks: their shares must be "
+          "multiples of {}; change --hidden-size, --ffn-hidden-size, the heads, --vocab-size or "
+          "--tensor-model-parallel-size, or use another recipe",
+          name(formats.recipe), division.ranks,
+          division.axis == weight.whole.rank() - 2 ? "rows" : "columns", weight.parameter.name,
+          weight.whole.str(), block);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/divide.h"
+#include "ops/low_precision.h"
 
 namespace megatron::ops {
 namespace {
@@ -11,14 +12,36 @@ void loss_dgrad(Backward& backward) {
   if (backward.needs(0)) backward.set(0, backward.saved(0));
 }
 
-Tensor value_of(const Weight& bias) { return bias ? bias.value() : Tensor(); }
-
 }  // namespace
 
-void add_bias_gradient(const Weight& bias, const Tensor& dlogits, Tape& tape) {
-  if (!bias) return;
-  if (const GradSlot slot = tape.grad_slot(bias); slot.out.defined())
-    tape.kernels().column_sum({.x = dlogits, .out = slot}, tape.stream());
+void OutputProducts::logits(const Tensor& x, const Tensor& logits) {
+  if (!along_inputs_.defined())
+    along_inputs_ = quantized(weight_.value(), Operand::weight, 1, weight_, tape_);
+  tape_.kernels().gemm({.a = quantized(x, Operand::activation, 1, weight_, tape_),
+                        .b = along_inputs_,
+                        .out = logits,
+                        .transpose_b = true,
+                        .bias = bias_ ? bias_.value() : Tensor()},
+                       tape_.stream());
+}
+
+void OutputProducts::input_gradient(const Tensor& dlogits, const Tensor& dx) {
+  if (!along_outputs_.defined())
+    along_outputs_ = quantized(weight_.value(), Operand::weight, 0, weight_, tape_);
+  tape_.kernels().gemm({.a = quantized(dlogits, Operand::gradient, 1, weight_, tape_),
+                        .b = along_outputs_,
+                        .out = dx},
+                       tape_.stream());
+}
+
+void OutputProducts::weight_gradients(const Tensor& dlogits, const Tensor& x) {
+  if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined())
+    tape_.kernels().gemm(
+        quantized({.a = dlogits, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta},
+                  Operand::gradient, Operand::activation, weight_, tape_),
+        tape_.stream());
+  const GradSlot db = bias_ ? tape_.grad_slot(bias_) : GradSlot();
+  if (db.out.defined()) tape_.kernels().column_sum({.x = dlogits, .out = db}, tape_.stream());
 }
 
 // Each chunk's product reads and writes the weight's whole f32 gradient. Except on CUDA a chunk has
@@ -47,8 +70,8 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights, double soft_cap, const LowRank& adapter,
                             const Weight& bias) {
-  const Tensor &x_TH = x.value, &w_VH = weight.value();
-  const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
+  const Tensor& x_TH = x.value;
+  const int64_t tokens = x_TH.size(0), vocabulary = weight.value().size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
   const kernels::Table& table = tape.kernels();
   Stream& stream = tape.stream();
@@ -66,12 +89,12 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
     dlogits_CV = loss_chunk(stream, rows, vocabulary, type, dense, "loss.dlogits");
   const Tensor adapted_TH = low_rank_input(adapter, tape, x_TH);
   LowRankInputGradient adapted_dx(adapter, tape, dx_TH);
+  OutputProducts products(weight, bias, tape);
   for (int64_t begin = 0; begin < tokens; begin += rows) {
     const int64_t count = std::min(rows, tokens - begin);
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
-    table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true, .bias = value_of(bias)},
-               stream);
+    products.logits(x_CH, logits);
     const Tensor adapted_CH = adapted_TH.slice(0, begin, count);
     const std::vector<Tensor> inner = add_low_rank(tape, adapter, adapted_CH, logits);
     if (capped) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
@@ -87,13 +110,8 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
       table.soft_cap_backward({.cap = soft_cap, .out = logits, .dout = dlogits, .dx = dlogits},
                               stream);
     }
-    if (needs_dx)
-      table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
-    if (const GradSlot dw = tape.grad_slot(weight); dw.out.defined()) {
-      table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
-                 stream);
-    }
-    add_bias_gradient(bias, dlogits, tape);
+    if (needs_dx) products.input_gradient(dlogits, dx_TH.slice(0, begin, count));
+    products.weight_gradients(dlogits, x_CH);
     add_low_rank_gradients(adapter, tape, inner, dlogits, adapted_CH,
                            needs_dx ? adapted_dx.sum().slice(0, begin, count) : Tensor());
   }
@@ -114,12 +132,9 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
 
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap,
                      const LowRank& adapter, const Weight& bias) {
-  const Tensor& w_VH = weight.value();
   Tensor logits_TV =
-      tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");
-  tape.kernels().gemm(
-      {.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true, .bias = value_of(bias)},
-      tape.stream());
+      tape.empty({x.size(0), weight.value().size(0)}, kernels::accumulator(x.dtype()), "logits");
+  OutputProducts(weight, bias, tape).logits(x, logits_TV);
   add_low_rank(tape, adapter, x, logits_TV);
   if (soft_cap > 0)
     tape.kernels().soft_cap({.cap = soft_cap, .x = logits_TV, .out = logits_TV}, tape.stream());

@@ -16,6 +16,29 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
                             const Tensor& weights, double soft_cap = 0, const LowRank& adapter = {},
                             const Weight& bias = {});
 
+// The products of an output layer with chunks of rows, one after another. If the weight has a
+// recipe (Parameter::low_precision), which must have blocks alone, they are quantised: chunks begin
+// where blocks do, and the weight is quantised once along either axis, for all chunks. All
+// arguments are borrowed.
+class OutputProducts {
+ public:
+  OutputProducts(const Weight& weight, const Weight& bias, Tape& tape)
+      : weight_(weight), bias_(bias), tape_(tape) {}
+
+  // logits = x w^T + bias.
+  void logits(const Tensor& x, const Tensor& logits);
+  // dx = dlogits w.
+  void input_gradient(const Tensor& dlogits, const Tensor& dx);
+  // Adds dlogits^T x and the sum of dlogits' rows, which are contiguous if there is a bias, to the
+  // slots of the weight and the bias.
+  void weight_gradients(const Tensor& dlogits, const Tensor& x);
+
+ private:
+  const Weight &weight_, &bias_;
+  Tape& tape_;
+  Tensor along_inputs_, along_outputs_;  // the quantised weight
+};
+
 // Number of rows of a chunk of logits with this many columns, computed by the kernels of `target`.
 int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target);
 
@@ -30,9 +53,5 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
 // recorded, the tape only computes.
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap = 0,
                      const LowRank& adapter = {}, const Weight& bias = {});
-
-// Adds the gradient of an output layer's bias to its slot: the sum of the rows of dlogits, which
-// are contiguous. Nothing for no bias.
-void add_bias_gradient(const Weight& bias, const Tensor& dlogits, Tape& tape);
 
 }  // namespace megatron::ops

@@ -136,6 +136,15 @@ kernels::GemmArgs quantized(kernels::GemmArgs call, Operand a, Operand b, const 
   return call;
 }
 
+Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weight, Tape& tape) {
+  const LowPrecision* const how = quantization_of(weight, false);
+  if (how == nullptr) return x;
+  Tensor scale;
+  Tensor values = Quantiser(*how, tape, false)(x, operand, axis, scale);
+  MG_ASSERT(!scale.defined());
+  return values;
+}
+
 kernels::GroupedGemmArgs quantized(kernels::GroupedGemmArgs call, Operand a, const Weight& weight,
                                    Tape& tape) {
   const LowPrecision* const how = quantization_of(weight, false);

@@ -15,6 +15,10 @@ const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradien
 kernels::GemmArgs quantized(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight,
                             Tape& tape);
 
+// One operand of such a product, in recipes whose values include all scales (blockwise, mxfp8).
+// axis: over which the product sums.
+Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weight, Tape& tape);
+
 // The same for products with a weight of experts [G,out,in], b of grouped_gemm, and for their
 // gradient. A tensor is the one of all experts; blocks of tokens are those of one expert. The bias
 // gradient must be asked for by a call of its own.

@@ -32,6 +32,7 @@ class ChunkedHead {
         weight_(weight),
         tokens_(tokens),
         layer_(layer),
+        products_(weight, layer.bias, tape),
         x_TH_(x_TH),
         sums_(kernels::accumulator(x_TH.dtype())),
         dense_(layer.soft_cap > 0 || layer.bias || computes == Computes::entropies) {
@@ -103,19 +104,11 @@ class ChunkedHead {
       table.scale({.factor = -1, .x = weights, .out = weights}, tape_.stream());
       losses_of(begin, logits_of(begin, count), dlogits, layer_.soft_cap);
       const Tensor dx = dx_TH.defined() ? dx_CH_.slice(0, 0, count) : Tensor();
-      if (dx.defined()) table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_bias_gradient(layer_.bias, dlogits, tape_);
+      if (dx.defined()) products_.input_gradient(dlogits, dx);
       add_adapter_gradients(count, dlogits, dx);
       if (dx.defined()) put(dx, begin, dx_TH);
       if (dx.defined() && drops()) put(adapted_dx_CH_.slice(0, 0, count), begin, adapted_dx.sum());
-      if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
-        table.gemm({.a = dlogits,
-                    .b = x_CH_.slice(0, 0, count),
-                    .out = dw.out,
-                    .transpose_a = true,
-                    .beta = dw.beta},
-                   tape_.stream());
-      }
+      products_.weight_gradients(dlogits, x_CH_.slice(0, 0, count));
     });
     adapted_dx.finish();
   }
@@ -163,12 +156,7 @@ class ChunkedHead {
   Tensor logits_of(int64_t begin, int64_t count) {
     Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count);
     take(x_TH_, begin, x);
-    tape_.kernels().gemm({.a = x,
-                          .b = weight_.value(),
-                          .out = logits,
-                          .transpose_b = true,
-                          .bias = layer_.bias ? layer_.bias.value() : Tensor()},
-                         tape_.stream());
+    products_.logits(x, logits);
     const Tensor adapted = adapted_CH_.slice(0, 0, count);
     if (drops()) take(adapted_TH_, begin, adapted);
     inner_ = ops::add_low_rank(tape_, layer_.adapter, adapted, logits);
@@ -193,6 +181,7 @@ class ChunkedHead {
   const Weight& weight_;
   const LabelledTokens& tokens_;
   const OutputLayer& layer_;
+  ops::OutputProducts products_;
   const Tensor& x_TH_;
   DType sums_;
   bool dense_;    // chunks of logits have no padding between rows

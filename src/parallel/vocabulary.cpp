@@ -34,6 +34,7 @@ class DividedLoss {
       : tape_(tape),
         weight_(weight),
         bias_(bias),
+        products_(weight, bias, tape),
         adapter_(adapter),
         first_(first),
         soft_cap_(soft_cap),
@@ -78,9 +79,7 @@ class DividedLoss {
       if (!tape_.recording()) continue;
       const Tensor dlogits = dlogits_CV_.slice(0, 0, count);
       const Tensor dx = needs_dx_ ? dx_TH_.slice(0, begin, count) : Tensor();
-      if (needs_dx_)
-        tape_.kernels().gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
-      ops::add_bias_gradient(bias_, dlogits, tape_);
+      if (needs_dx_) products_.input_gradient(dlogits, dx);
       ops::add_low_rank_gradients(adapter_, tape_, inner, dlogits,
                                   adapted_TH_.slice(0, begin, count),
                                   needs_dx_ ? adapted_dx.sum().slice(0, begin, count) : Tensor());
@@ -88,14 +87,7 @@ class DividedLoss {
         adapted_dx.finish();
         pending->begin(tape_, dx_TH_, tp_, "vocabulary_loss, gradient");
       }
-      if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
-        tape_.kernels().gemm({.a = dlogits,
-                              .b = x_TH_.slice(0, begin, count),
-                              .out = dw.out,
-                              .transpose_a = true,
-                              .beta = dw.beta},
-                             tape_.stream());
-      }
+      products_.weight_gradients(dlogits, x_TH_.slice(0, begin, count));
     }
     return pending;
   }
@@ -106,16 +98,10 @@ class DividedLoss {
   // Forms the loss of tokens [begin, begin + count), and the logits' gradients if the tape records.
   // Returns what ops::add_low_rank() returned.
   std::vector<Tensor> form_loss(int64_t begin, int64_t count) {
-    Stream& stream = tape_.stream();
     const Tensor logits = logits_CV_.slice(0, 0, count);
     const Tensor labels = labels_T_.slice(0, begin, count),
                  weights = weights_T_.slice(0, begin, count);
-    tape_.kernels().gemm({.a = x_TH_.slice(0, begin, count),
-                          .b = weight_.value(),
-                          .out = logits,
-                          .transpose_b = true,
-                          .bias = bias_ ? bias_.value() : Tensor()},
-                         stream);
+    products_.logits(x_TH_.slice(0, begin, count), logits);
     std::vector<Tensor> inner =
         ops::add_low_rank(tape_, adapter_, adapted_TH_.slice(0, begin, count), logits);
     LogitChunk chunk{.logits = logits,
@@ -131,6 +117,7 @@ class DividedLoss {
 
   Tape& tape_;
   const Weight &weight_, &bias_;
+  ops::OutputProducts products_;
   const ops::LowRank& adapter_;
   int64_t first_;
   double soft_cap_;

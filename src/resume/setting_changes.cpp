@@ -60,7 +60,8 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
     for (const Field& field : fields.all())
       if (field.name.starts_with("fp8-amax") || field.name == "fp8-recipe" ||
           field.name == "fp8-margin" || field.name == "no-fp8-wgrad" ||
-          field.name == "fp4-switch-to-bf16-at" || field.name.ends_with("-bf16"))
+          field.name == "fp4-switch-to-bf16-at" || field.name == "fp8-output-proj" ||
+          field.name.ends_with("-bf16"))
         add(field.name);
   return object;
 }

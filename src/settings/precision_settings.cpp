@@ -50,6 +50,9 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
     f.add_switch(name, &fp8_weight_gradients, false,
                  "compute weight gradients from operands that are not quantized")
         .of(fp8);
+  f.add_switch("fp8-output-proj", &fp8_output, true,
+               "quantize the products of the output layer as well; for --fp8-recipe mxfp8")
+      .of(fp8);
   f.add("fp4-format", &fp4_format, {"e2m1"},
         "quantize the operands of linear layers' products to 4 bits, e2m1, with scales in e4m3 per "
         "16 x 16 weights and 16 others, and one per tensor (docs/low_precision.md)");
@@ -87,6 +90,7 @@ std::optional<LowPrecisionLayers> PrecisionSettings::low_precision() const {
     formats.weight_gradients = fp8_weight_gradients;
     formats.margin = static_cast<int>(fp8_margin);
     formats.history = fp8_history;
+    layers.output = fp8_output && !fp8_format.empty();
     formats.most_of_history = fp8_history_use == "max";
   }
   if (first_last_layers_bf16) {
@@ -106,6 +110,11 @@ void PrecisionSettings::check_low_precision() const {
   MG_CHECK(low_precision_flag().empty() || !fp16,
            "{} is not for --fp16, whose range is too small for its scales: use --bf16",
            low_precision_flag());
+  MG_CHECK(
+      !fp8_output || fp8_format.empty() || fp8_recipe == LowPrecisionRecipe::mxfp8,
+      "--fp8-output-proj is for --fp8-recipe mxfp8, and the recipe is {}: the loss is computed "
+      "by chunks of tokens and columns, which have scales of their own in mxfp8; leave it out",
+      megatron::name(fp8_recipe));
   MG_CHECK(!fp4_switch_to_bf16_at || *fp4_switch_to_bf16_at > 0,
            "--fp4-switch-to-bf16-at is {}; it must be a step, at least 1", *fp4_switch_to_bf16_at);
 }

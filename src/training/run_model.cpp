@@ -127,6 +127,10 @@ void check_low_precision(const settings::TrainSettings& s, const models::Model& 
            s.recompute.mlp_chunks, flag);
   MG_CHECK(!low->may_use(LowPrecisionRecipe::nvfp4) || !s.shape.encoder_decoder,
            "{} with fp4 is not supported for encoder-decoders: use fp8, or leave it out", flag);
+  MG_CHECK(
+      !low->output || model->score_labels() == 0,
+      "--fp8-output-proj quantizes an output layer over tokens, and the model of this task has "
+      "another head: leave it out");
   const int64_t layers = model->num_layers();
   MG_CHECK(low->by_rules_alone || low->left_out_at_start + low->left_out_at_end < layers,
            "--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} leave none of {} "

@@ -89,7 +89,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
   build_layers(builder, low_precision, seed);
-  if (part.head) build_head(builder);
+  if (part.head) build_head(builder, low_precision);
   build_depths(builder, seed);
   list_parameters(builder);
   list_states(builder);
@@ -179,7 +179,8 @@ bool DecoderModel::ends_encoder(int64_t i) const {
   return part_.first_layer + i + 1 == value_.encoder_layers;
 }
 
-void DecoderModel::build_head(nn::Builder& builder) {
+void DecoderModel::build_head(nn::Builder& builder,
+                              const std::optional<LowPrecisionLayers>& low_precision) {
   const DecoderValue& v = value_;
   if (v.has_final_norm)
     final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
@@ -203,6 +204,11 @@ void DecoderModel::build_head(nn::Builder& builder) {
     own_output_->adapt_output(builder);
     if (v.output_bias) own_output_->add_bias(builder, "output_bias");
     output_ = {.table = own_output_.get(), .use = 0};
+  }
+  if (low_precision && low_precision->output) {
+    builder.set_low_precision([&](const auto&) { return low_precision->formats; });
+    output_.table->quantize_output(builder);
+    builder.set_low_precision(nullptr);
   }
   if (v.pair_head) build_pair_head(builder);
 }

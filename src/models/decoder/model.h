@@ -63,7 +63,7 @@ class DecoderModel final : public Stage {
   void build_positions(Runtime& runtime, DType type);
   void build_layers(nn::Builder& builder, const std::optional<LowPrecisionLayers>& low_precision,
                     uint64_t seed);
-  void build_head(nn::Builder& builder);
+  void build_head(nn::Builder& builder, const std::optional<LowPrecisionLayers>& low_precision);
   void build_depths(nn::Builder& builder, uint64_t seed);
   void list_parameters(nn::Builder& builder);
   void list_states(nn::Builder& builder);

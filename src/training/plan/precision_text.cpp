@@ -43,12 +43,13 @@ std::string modules_text(const std::vector<std::string>& weights) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string text_by_module(const models::Model& model, DType type) {
+std::string text_by_module(const LowPrecisionLayers& low, const models::Model& model, DType type) {
   std::map<std::string, std::vector<std::string>> quantized;  // weights, by formats
   std::vector<std::string> others;
   for (const auto& [weight, formats] : models::module_precision(model))
     (formats ? quantized[models::formats_text(*formats)] : others).push_back(weight);
   std::string text;
+  if (low.output) text += fmt::format("{}: output layer; ", models::formats_text(low.formats));
   for (const auto& [formats, weights] : quantized)
     text += fmt::format("{}: {}; ", formats, modules_text(weights));
   text += fmt::format("in {}: ", name(type));
@@ -57,9 +58,10 @@ std::string text_by_module(const models::Model& model, DType type) {
 
 std::string text_by_layer(const LowPrecisionLayers& low, const models::Model& model, DType type) {
   const int64_t layers = model->num_layers();
-  return fmt::format("{}; products of linear layers in layers {} to {} of {}; in {}: ",
+  return fmt::format("{}; products of linear layers in layers {} to {} of {}{}; in {}: ",
                      models::formats_text(low.formats), low.left_out_at_start + 1,
-                     layers - low.left_out_at_end, layers, name(type));
+                     layers - low.left_out_at_end, layers,
+                     low.output ? " and of the output layer" : "", name(type));
 }
 
 }  // namespace
@@ -70,8 +72,8 @@ std::string precision_text(const settings::PrecisionSettings& s, const models::M
   std::string text;
   if (s.fp4_switch_to_bf16_at) text += fmt::format("until step {}: ", *s.fp4_switch_to_bf16_at - 1);
   const bool by_module = !low->rules.empty();
-  text += by_module ? text_by_module(model, s.type()) : text_by_layer(*low, model, s.type());
-  text += "embedding, output layer, norms, attention";
+  text += by_module ? text_by_module(*low, model, s.type()) : text_by_layer(*low, model, s.type());
+  text += fmt::format("embedding, {}norms, attention", low->output ? "" : "output layer, ");
   const models::ModelFacts& facts = model->facts();
   if (facts.experts) text += ", router";
   if (facts.experts && !by_module && low->formats.recipe == LowPrecisionRecipe::nvfp4)

@@ -28,9 +28,11 @@ models::Model model_of(const Recipe& r, bool quantizes = true) {
   flags.num_layers = r.layers;
   flags.hidden_size = flags.ffn_hidden_size = 2 * r.block;
   flags.max_position_embeddings = 64;
+  const bool output = r.recipe == LowPrecisionRecipe::mxfp8;
+  if (output) flags.vocab_size = 2 * r.block;
   const models::Model model = models::model_from_flags(flags, 0);
   if (!quantizes) return model;
-  LowPrecisionLayers layers{.formats = {.recipe = r.recipe}};
+  LowPrecisionLayers layers{.formats = {.recipe = r.recipe}, .output = output};
   if (r.recipe == LowPrecisionRecipe::nvfp4)
     layers.formats.forward = layers.formats.gradient = LowFormat::e2m1;
   return model->with({.low_precision = layers});

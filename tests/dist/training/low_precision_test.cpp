@@ -145,6 +145,7 @@ TEST(LowPrecisionRun, IsRefusedByName) {
        {"--num-layers-at-start-in-bf16 3", "none of 4 layers"}},
       {"--fp8-format e4m3 --fp8-recipe blockwise --tensor-model-parallel-size 2",
        {"recipe blockwise", "multiples of 128", "--tensor-model-parallel-size"}},
+      {"--fp8-format e4m3 --fp8-output-proj", {"--fp8-output-proj", "mxfp8", "is delayed"}},
       {"--fp4-format e2m1 --mlp-chunks-for-training 2", {"--mlp-chunks-for-training 2"}},
       {"--fp4-format e2m1 --fp4-switch-to-bf16-at 0", {"--fp4-switch-to-bf16-at is 0"}}};
   for (const auto& [flags, parts] : refused) {

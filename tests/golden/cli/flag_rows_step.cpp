@@ -117,6 +117,8 @@ std::vector<FlagRow> precision_flags() {
        delayed + " --fp8-amax-history-len 8", "", "", fp8},
       {"no-fp8-wgrad", "loss", "--no-fp8-wgrad", fp8, "", "", plain},
       {"disable-fp8-wgrad", "loss", "--disable-fp8-wgrad", fp8, "", "", plain},
+      {"fp8-output-proj", "loss", "--fp8-output-proj", delayed + " --fp8-recipe mxfp8", "", "",
+       plain},
       {"fp4-format", "loss", "--fp4-format e2m1", plain},
       {"fp4-switch-to-bf16-at", "loss", "--fp4-switch-to-bf16-at 2", fp4, "", "", plain},
       {"te-precision-config-file", "loss", "--te-precision-config-file {data}/precision.yaml", fp8},

@@ -69,9 +69,9 @@ TEST(FlagTable, Counts) {
     if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
   }
   EXPECT_EQ(table.today().size(), 878u);
-  EXPECT_EQ(verdicts[Verdict::supported], 330);
+  EXPECT_EQ(verdicts[Verdict::supported], 331);
   EXPECT_EQ(verdicts[Verdict::ignored], 222);
-  EXPECT_EQ(verdicts[Verdict::refused], 326);
+  EXPECT_EQ(verdicts[Verdict::refused], 325);
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"always", 15},
@@ -109,7 +109,7 @@ TEST(FlagTable, Counts) {
       {"log-elsewhere", 3},
       {"log-files", 2},
       {"loss-checks", 5},
-      {"low-precision", 8},
+      {"low-precision", 7},
       {"masks", 1},
       {"master-weights", 1},
       {"module-offload", 2},
@@ -293,15 +293,15 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
 }
 
 TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
-  const std::string text =
-      Train().error({"--max-seqlen-per-dp-cp-rank", "8", "--num-layers", "3", "--fp8-output-proj",
-                     "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
+  const std::string text = Train().error({"--max-seqlen-per-dp-cp-rank", "8", "--num-layers", "3",
+                                          "--use-kitchen-attention", "--offload-modules", "mlp",
+                                          "core_attn", "--use-flash-attn"});
   EXPECT_TRUE(text.starts_with("3 flags cannot be used:\n"));
   EXPECT_TRUE(has(text, "\n  --max-seqlen-per-dp-cp-rank 8 is refused: it "));
-  EXPECT_TRUE(has(text, "\n  --fp8-output-proj is refused: it requests "));
+  EXPECT_TRUE(has(text, "\n  --use-kitchen-attention is refused: it requests "));
   EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it offloads "));
   const std::string mixed =
-      Train().error({"--fp8-output-proj", "--modelopt-enabled", "--num-layres", "3"});
+      Train().error({"--use-kitchen-attention", "--modelopt-enabled", "--num-layres", "3"});
   EXPECT_TRUE(mixed.starts_with("3 flags cannot be used:\n")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --modelopt-enabled; see --help")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --num-layres; did you mean --num-layers?"));
@@ -478,10 +478,10 @@ TEST(FlagTable, FlagsAreToldFromMisspellings) {
 TEST(FlagTable, TheProgramRefuses) {
   for (const std::string flag :
        {"train --hybrid-context-parallel", "plan --moe-mlp-glu-interleave-size 2",
-        "bench step --fp8-output-proj", "train --save-params-interval 5", "eval --perform-rl-step",
-        "train --yaml-cfg x.yaml", "train --pipeline-model-parallel-split-rank 2",
-        "preprocess --data-impl lazy", "train --fine-grained-activation-offloading",
-        "train --offload-modules mlp"}) {
+        "bench step --use-kitchen-attention", "train --save-params-interval 5",
+        "eval --perform-rl-step", "train --yaml-cfg x.yaml",
+        "train --pipeline-model-parallel-split-rank 2", "preprocess --data-impl lazy",
+        "train --fine-grained-activation-offloading", "train --offload-modules mlp"}) {
     const auto [code, text] = run(flag);
     EXPECT_EQ(code, 2) << flag;
     EXPECT_TRUE(has(text, flag.substr(flag.find("--")) + " is refused: it ")) << text;

@@ -138,8 +138,8 @@ TEST(Help, FindsFlagsByNameAndText) {
             (std::set<std::string>{"hidden-dropout", "attention-dropout", "lora-dropout", "seed",
                                    "no-load-rng"}));
   EXPECT_EQ(found({"--help-search=--dropout"}), found({"--help-search", "dropout"}));
-  const std::string output = help_of_train({"--help-search", "fp8-output-proj"}).text;
-  EXPECT_NE(output.find("--fp8-output-proj"), std::string::npos) << output;
+  const std::string output = help_of_train({"--help-search", "use-kitchen-attention"}).text;
+  EXPECT_NE(output.find("--use-kitchen-attention"), std::string::npos) << output;
   EXPECT_NE(output.find("refused:"), std::string::npos) << output;
   EXPECT_NE(output.find("--bf16"), std::string::npos) << output;
   EXPECT_NE(help_of_train({"--help-search", "warmup"}).text.find("--lr-warmup-fraction"),

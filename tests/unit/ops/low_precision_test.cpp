@@ -10,6 +10,7 @@
 
 #include "base/philox.h"
 #include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
 
 namespace megatron::ops::low_precision_test {
 namespace {
@@ -357,6 +358,62 @@ TEST(LowPrecisionLinear, LeavesLowRankProductsInTheTypeOfTheModel) {
     EXPECT_LT(difference(found.b, expected.b), 1e-11) << name(f.recipe);
     EXPECT_LT(difference(found.m, expected.m), 1e-11) << name(f.recipe);
   }
+}
+
+// The loss of an output layer, in two chunks of tokens, whose three products are quantised.
+TEST(LowPrecisionLoss, IsThatOfQuantisedProducts) {
+  constexpr int64_t kRows = 4096 + 64, kHidden = 32, kWords = 64;
+  constexpr auto kRecipe = LowPrecisionRecipe::mxfp8;
+  const auto normal = [](int64_t rows, int64_t columns, const char* name) {
+    Matrix m{rows, columns, std::vector<double>(static_cast<size_t>(rows * columns))};
+    const RandomStream stream(6, name);
+    for (size_t i = 0; i < m.at.size(); ++i) m.at[i] = stream.normal(i) * 0.7;
+    return m;
+  };
+  const Matrix x = normal(kRows, kHidden, "x"), w = normal(kWords, kHidden, "w");
+  const auto of = [](const Matrix& m, LowFormat format, int axis) {
+    return quantised(m, kRecipe, format, axis == 0 ? 32 : 1, axis == 0 ? 1 : 32, DType::f64);
+  };
+  const Matrix logits =
+      product(kRows, kWords, kHidden, of(x, LowFormat::e4m3, 1), of(w, LowFormat::e4m3, 1));
+  Matrix loss{1, kRows, {}}, dlogits = logits;
+  std::vector<double> weights;
+  for (int64_t t = 0; t < kRows; ++t) {
+    double sum = 0;
+    for (int64_t v = 0; v < kWords; ++v) sum += std::exp(logits(t, v));
+    loss.at.push_back(std::log(sum) - logits(t, t % kWords));
+    weights.push_back(1 + static_cast<double>(t % 3));
+    for (int64_t v = 0; v < kWords; ++v)
+      dlogits(t, v) = weights.back() * (std::exp(logits(t, v)) / sum - (v == t % kWords ? 1 : 0));
+  }
+  const auto turned = [](const Matrix& m) {
+    return [&m](int64_t i, int64_t k) { return m(k, i); };
+  };
+  const Matrix w_down = of(w, LowFormat::e4m3, 0), d_down = of(dlogits, LowFormat::e5m2, 0),
+               x_down = of(x, LowFormat::e4m3, 0),
+               dx =
+                   product(kRows, kHidden, kWords, of(dlogits, LowFormat::e5m2, 1), turned(w_down)),
+               dw = product(kWords, kHidden, kRows, turned(d_down), turned(x_down));
+
+  Runtime runtime({DeviceKind::reference}, 1);
+  const auto tensor = [&](const Shape& shape, const std::vector<double>& values) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, DType::f64, "test");
+    copy_from(t, std::span<const double>(values));
+    return t;
+  };
+  Parameter table{.name = "w", .value = tensor({kWords, kHidden}, w.at)};
+  table.uses[0].grad = tensor({kWords, kHidden}, std::vector<double>(w.at.size()));
+  table.low_precision = LowPrecision{.formats = {kRecipe}};
+  Tensor labels =
+      Tensor::empty(runtime.arena(MemoryClass::activations), {kRows}, DType::i32, "test");
+  for (int64_t t = 0; t < kRows; ++t) labels.data<int32_t>()[t] = static_cast<int32_t>(t % kWords);
+  Tape tape(runtime, Tape::Mode::record);
+  const Var input = tape.leaf(tensor({kRows, kHidden}, x.at));
+  const Tensor found = linear_cross_entropy(tape, input, table, labels, tensor({kRows}, weights));
+  tape.backward();
+  EXPECT_LT(difference({1, kRows, to_doubles(found)}, loss), 1e-11);
+  EXPECT_LT(difference({kRows, kHidden, to_doubles(tape.gradient(input))}, dx), 1e-11);
+  EXPECT_LT(difference({kWords, kHidden, to_doubles(table.uses[0].grad)}, dw), 1e-11);
 }
 
 void in_forward_format(const kernels::QuantizeArgs& args, Stream& stream) {
