@@ -240,8 +240,8 @@ TEST(LowPrecisionAdapters, EqualOneRank) {
   for (const Case& c :
        {Case{LowPrecisionRecipe::delayed, false, 0}, Case{LowPrecisionRecipe::tensorwise, true, 0},
         Case{LowPrecisionRecipe::tensorwise, false, 4}}) {
-    models::ModelFlags flags = tiny_models()[c.experts > 0 ? 1 : 0].flags;
-    flags.num_layers = 2;
+    models::ModelFlags flags = tiny_models()[0].flags;
+    flags.num_layers = c.recipe == LowPrecisionRecipe::delayed ? 2 : 1;
     if (c.experts > 0) {
       flags.moe.num_experts = c.experts;
       flags.moe.topk = 2;
