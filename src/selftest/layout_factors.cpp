@@ -291,7 +291,7 @@ const std::vector<Factor>& layout_factors() {
       {"recompute", {"none", "selective", "full-uniform", "full-block", "mlp-chunks"}},
       {"overlap", {"off", "on"}},
       {"offload", {"none", "optimizer", "activations"}},
-      {"model", {"llama", "gpt2", "experts", "latent", "bert", "hybrid"}},
+      {"model", {"llama", "gpt2", "experts", "latent", "bert", "hybrid", "t5"}},
       {"ep", {"1", "2", "4"}},
       {"etp", {"tp", "1"}},
       {"micro-batch", {"1", "2"}},

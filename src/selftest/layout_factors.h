@@ -21,7 +21,7 @@ struct LayoutSettings {
   settings::RecomputeSettings recompute;
   settings::OffloadSettings offload;
   int64_t data_parallel = 1, micro_batch = 1;
-  size_t model = 0;     // index in the matrix: llama, gpt2, experts, latent, bert, hybrid
+  size_t model = 0;     // index in the matrix: llama, gpt2, experts, latent, bert, hybrid, t5
   bool packed = false;  // true if sequences have several documents
 
   int64_t ranks() const { return parallel.model_ranks() * data_parallel; }

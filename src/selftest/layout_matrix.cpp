@@ -21,10 +21,11 @@ namespace {
 constexpr LayoutLimits kLimits;
 // The order that this seed, out of 30, gives the possible rows leads to the fewest ranks of all
 // rows of pairs together.
-constexpr uint64_t kOrderOfRows = 12;
+constexpr uint64_t kOrderOfRows = 11;
 // Indices in matrix_models().
-constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kBert = 4, kHybrid = 5, kDroppingExperts = 6,
-                 kPredicting = 7, kPredictingExperts = 8, kPredictingLatent = 9;
+constexpr size_t kGpt2 = 1, kExperts = 2, kLatent = 3, kBert = 4, kHybrid = 5, kT5 = 6,
+                 kDroppingExperts = 7, kPredicting = 8, kPredictingExperts = 9,
+                 kPredictingLatent = 10;
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -97,6 +98,17 @@ models::ModelFlags with_prediction(models::ModelFlags flags, int64_t depths) {
   return flags;
 }
 
+// Two layers of an encoder and two of a decoder.
+TinyModel matrix_t5() {
+  TinyModel t5 = tiny_t5();
+  Json config = Json::parse(t5.config);
+  config.set("num_heads", kLimits.heads);
+  config.set("d_kv", 4);
+  config.set("initializer_factor", 4.0);
+  t5.config = config.dump();
+  return t5;
+}
+
 // Number of ranks that share a layer's experts.
 int expert_ranks(const Layout& layout) {
   return layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
@@ -113,11 +125,13 @@ std::vector<TinyModel> matrix_models() {
   all.push_back(tiny_encoders()[0]);
   all.push_back(tiny_hybrid());
   all.back().flags = with_hybrid_experts(std::move(all.back().flags));
+  all.push_back(matrix_t5());
   all.push_back({"experts of a capacity", with_capacity(all[kExperts].flags)});
   all.push_back({"llama, predicting", with_prediction(all[0].flags, 2)});
   all.push_back({"experts, predicting", with_prediction(all[kExperts].flags, 1)});
   all.push_back({"latent, predicting", with_prediction(all[0].flags, 1)});
   for (TinyModel& m : all) {
+    if (!m.config.empty()) continue;
     if (!m.flags.hybrid_layer_pattern) m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = kLimits.heads;
     m.flags.kv_channels = 4;
@@ -223,7 +237,7 @@ Layout plain_layout(const Layout& layout, DeviceKind device) {
 }
 
 std::string MatrixRow::str() const {
-  constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent", "bert", "hybrid"};
+  constexpr const char* kNames[] = {"llama", "gpt2", "experts", "latent", "bert", "hybrid", "t5"};
   constexpr const char* kTasks[] = {"",           "objective, ",   "rewards, ",
                                     "adapters, ", "preferences, ", "predictions, "};
   return fmt::format("{}{}, {}{}{}", kNames[model], drops_tokens ? " of a capacity" : "",
@@ -256,7 +270,7 @@ LayoutMatrix::LayoutMatrix(int strength)
         rows_.back().number = static_cast<int>(rows_.size()) - 1;
       }
     };
-    add_rows({MatrixTask::objective, MatrixTask::rewards}, {});
+    add_rows({MatrixTask::objective, MatrixTask::rewards}, may_reward);
     add_rows({MatrixTask::adapters}, may_adapt);
     add_rows({MatrixTask::preferences}, may_prefer);
     rows_.push_back(preferences_of_one_stage());
@@ -267,14 +281,17 @@ LayoutMatrix::LayoutMatrix(int strength)
   rows_.back().number = static_cast<int>(rows_.size()) - 1;
 }
 
+bool LayoutMatrix::may_reward(const Row& row) { return layout_settings(row, kLimits).model != kT5; }
+
 bool LayoutMatrix::may_adapt(const Row& row) {
   const LayoutSettings settings = layout_settings(row, kLimits);
-  return settings.recompute.mlp_chunks == 1 && settings.model != kBert && settings.model != kHybrid;
+  return settings.recompute.mlp_chunks == 1 && settings.model != kBert &&
+         settings.model != kHybrid && settings.model != kT5;
 }
 
 bool LayoutMatrix::may_predict(const Row& row) {
   const size_t model = layout_settings(row, kLimits).model;
-  return model != kGpt2 && model != kBert && model != kHybrid;
+  return model != kGpt2 && model != kBert && model != kHybrid && model != kT5;
 }
 
 bool LayoutMatrix::may_prefer(const Row& row) {

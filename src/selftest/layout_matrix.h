@@ -18,19 +18,21 @@ namespace megatron::selftest {
 // stages with each schedule, 1 to 4 data-parallel ranks with each sharding strategy, one or two
 // instances, recompute, overlap, offload, a tied GPT-2 with dropout, an untied Llama with grouped
 // heads, one with experts and one with latent attention, a BERT with its heads for masked tokens
-// and pairs of texts, a hybrid of state spaces, attention and experts, 1 or 2 sequences per
-// micro-batch, and packed documents. Rows are in a fixed order. Rows of other tasks follow the
-// covering set: of its rows enough that every value is in one of an objective (toy_objective.h) or
-// of a reward model, which alternate and share the code for losses of whole sequences; in one of
-// adapters (LoRA); and in one of adapters trained on preferences (DPO). Adapters have no rows with
-// feed-forward blocks in chunks, with BERT or with the hybrid, and preferences are packed; one more
-// row of these has dropout and one stage. Rows of multi-token prediction, which the tied GPT-2,
-// BERT and the hybrid do not have, follow in the same way. Models without experts have dropout of
+// and pairs of texts, a hybrid of state spaces, attention and experts, a T5 whose encoder reads a
+// text for each document, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a
+// fixed order. Rows of other tasks follow the covering set: of its rows enough that every value is
+// in one of an objective (toy_objective.h) or of a reward model, which alternate and share the code
+// for losses of whole sequences, but not with T5; in one of adapters (LoRA); and in one of adapters
+// trained on preferences (DPO). Adapters have no rows with feed-forward blocks in chunks, with
+// BERT, T5 or the hybrid, and preferences are packed; one more row of these has dropout and one
+// stage. Rows of multi-token prediction, which only models of one stack of decoder layers with an
+// output layer of their own have, follow in the same way. Models without experts have dropout of
 // adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
 // whose tensor-parallel ranks would close small buckets at different parameters.
 struct MatrixRow {
   int number = 0;
-  // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT, a hybrid.
+  // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT, a hybrid,
+  // a T5.
   size_t model = 0;
   bool drops_tokens = false;  // true if the experts have a capacity: every other row with experts
   bool packed = false;        // true if each sequence has several documents
@@ -55,7 +57,9 @@ class LayoutMatrix {
   // may: of the rows, those that may be chosen, and whose values count; default: all.
   static std::vector<size_t> rows_with_every_value(const Covering& covering,
                                                    const std::function<bool(const Row&)>& may = {});
-  // True if a row can have adapters, preferences, or multi-token prediction.
+  // True if a row can have a loss of whole sequences, adapters, preferences, or multi-token
+  // prediction.
+  static bool may_reward(const Row& row);
   static bool may_adapt(const Row& row);
   static bool may_predict(const Row& row);
   static bool may_prefer(const Row& row);

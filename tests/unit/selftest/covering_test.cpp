@@ -193,13 +193,13 @@ TEST_F(OfLayouts, RowsThatAreNotRefusedBeginWithoutAnObjection) {
 
 // One test, since the search takes a second.
 TEST_F(OfLayouts, PairsThatCanOccurDo) {
-  const Covering covering = check(2, 42);
+  const Covering covering = check(2, 45);
   EXPECT_EQ(cover(layout_factors(), layout_refusal({}), 2).rows, covering.rows);
   check_reasons(covering);
   check_settings(covering);
 }
 
-TEST_F(OfLayouts, TriplesThatCanOccurDo) { check(3, 260); }
+TEST_F(OfLayouts, TriplesThatCanOccurDo) { check(3, 290); }
 
 }  // namespace
 }  // namespace megatron::selftest
