@@ -157,7 +157,9 @@ ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryR
 ProductRates product_rates(const plan::WorkItem& item, LibraryRates& library) {
   if (item.kernel == "gemm") return gemm_rates(item, library);
   if (item.kernel.starts_with("grouped")) return grouped_rates(item, library);
-  return attention_rates(item, item.kernel != "attention", library);
+  if (item.kernel.starts_with("attention"))
+    return attention_rates(item, item.kernel != "attention", library);
+  return {.kernel = std::string(item.kernel)};  // the library has no such kernel
 }
 
 }  // namespace
