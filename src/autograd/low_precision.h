@@ -44,6 +44,10 @@ struct LowPrecisionFormats {
   bool most_of_history = false;
 
   bool operator==(const LowPrecisionFormats&) const = default;
+  // One scale for a tensor, in 8 bits.
+  bool is_of_tensors() const {
+    return recipe == LowPrecisionRecipe::tensorwise || recipe == LowPrecisionRecipe::delayed;
+  }
   // Elements of a block along an axis; 1: there are no blocks.
   int64_t block() const {
     switch (recipe) {
@@ -59,7 +63,7 @@ struct LowPrecisionFormats {
 struct PrecisionRule {
   std::string pattern = {};  // fits a module's whole name: fnmatch(3), without escapes
   std::optional<LowPrecisionFormats> formats = {};  // none: products are in the model's type
-  // Whether it holds for modules that are quantised without it, and for those that are not.
+  // True if it holds for modules that are quantised without it, and for those that are not.
   bool of_quantized = true, of_others = false;
   std::string where = {};  // "precision.yaml:12"
 
@@ -94,6 +98,9 @@ constexpr size_t kOperands = 3;
 struct LowPrecision {
   LowPrecisionFormats formats;
   bool active = true;  // false: products are computed in the type of the model
+  // Operands of products are codes (kernels::fp8_gemm), where shapes allow it. Recipes with scales
+  // of tensors.
+  bool codes = false;
   // Operands, by Operand, of which other ranks hold parts. Scales that follow from a tensor's
   // largest element are those of all parts: over these ranks, of_parts sets a tensor f32 0-d to its
   // maximum. Null: one rank.

@@ -17,7 +17,8 @@ AddCases add_gemm_cases, add_norm_cases, add_activation_cases, add_rope_cases, a
     add_dropout_cases, add_elementwise_cases, add_optimizer_cases, add_head_norm_cases,
     add_put_rows_cases, add_sample_cases, add_element_cases, add_together_cases, add_route_cases,
     add_noise_cases, add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases,
-    add_causal_conv_cases, add_gated_norm_cases, add_state_scan_cases, add_quantize_family_cases;
+    add_causal_conv_cases, add_gated_norm_cases, add_state_scan_cases, add_quantize_family_cases,
+    add_fp8_gemm_cases;
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -33,7 +34,8 @@ std::vector<Case> cases() {
                               add_expert_balance_cases, add_expert_rows_cases,
                               add_grouped_gemm_cases,   add_attention_merge_cases,
                               add_causal_conv_cases,    add_gated_norm_cases,
-                              add_state_scan_cases,     add_quantize_family_cases})
+                              add_state_scan_cases,     add_quantize_family_cases,
+                              add_fp8_gemm_cases})
     add(all);
   return all;
 }

@@ -108,6 +108,9 @@ inline double flops_of(const StateCarryArgs& a) {
   return 2 * static_cast<double>(a.x.elements()) * static_cast<double>(a.b.size(3));
 }
 inline double flops_of(const GemmArgs& a) { return product_flops(a); }
+inline double flops_of(const Fp8GemmArgs& a) {
+  return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));
+}
 inline double flops_of(const GroupedGemmArgs& a) {
   return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));
 }

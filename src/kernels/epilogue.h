@@ -10,4 +10,8 @@ namespace megatron::kernels {
 // rounded to the type of out in between.
 void gemm_by_parts(const GemmArgs& args, const Table& parts, Stream& stream);
 
+// Its two halves: the tensor that the plain product is written to, and the calls after it.
+const Tensor& sums_of(const GemmArgs& args);
+void finish_gemm(const GemmArgs& args, const Table& parts, Stream& stream);
+
 }  // namespace megatron::kernels

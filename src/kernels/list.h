@@ -14,6 +14,7 @@
 #include "kernels/embedding.h"
 #include "kernels/expert_balance.h"
 #include "kernels/expert_rows.h"
+#include "kernels/fp8_gemm.h"
 #include "kernels/gate.h"
 #include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
@@ -113,4 +114,5 @@
   X(amax, AmaxArgs)                                       \
   X(tensor_scale, TensorScaleArgs)                        \
   X(quantize, QuantizeArgs)                               \
+  X(fp8_gemm, Fp8GemmArgs)                                \
   X(hadamard, HadamardArgs)

@@ -5,7 +5,8 @@
 // stored. By the inequality of Cauchy and Schwarz
 //   |m| / s <= (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)), 7.3 for the defaults (0.9, 0.999),
 // so that neither needs a scale of the tensor or of a block, and an element's codes depend on that
-// element alone.
+// element alone. Moments that are not finite become the largest numbers, but for an m that is NaN:
+// a step that has some is not applied, unless the run asks for it.
 //
 // Both are rounded by chance (Gupta et al., arXiv 1502.02551): b2 = 0.999 changes s by about half a
 // thousandth, and codes are a fifth apart, so that rounding to nearest would keep s where it is in

@@ -79,6 +79,8 @@ struct ChannelRuns {
 // than that; `noise` keys the words by (sample, position, channel). Only e2m1. row_groups i32 [G+1]
 // ascending from 0, at most R, or undefined: blocks do not go beyond rows [row_groups[g],
 // row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns, not stochastic.
+// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8 bits with
+// BlockScale::given, without groups.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
@@ -88,6 +90,7 @@ struct QuantizeArgs {
   NoiseRows noise;
   ChannelRuns channels;
   Tensor row_groups;
+  Tensor transposed;
 };
 
 // Rotation of each 16 rows of a column by the Hadamard matrix with fixed signs s: out[j] = sum over
@@ -146,6 +149,7 @@ void visit(QuantizeArgs& a, F&& f) {
   f("second.values", Access::write, a.second.values);
   f("second.codes", Access::write, a.second.codes);
   f("second.scales", Access::write, a.second.scales);
+  f("transposed", Access::write, a.transposed);
 }
 template <class F>
 void visit(HadamardArgs& a, F&& f) {

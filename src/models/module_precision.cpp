@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/text_parts.h"
 #include "models/stage.h"
 
 namespace megatron::models {
@@ -61,30 +62,38 @@ std::string formats_text(const LowPrecisionFormats& f) {
   return f.weight_gradients ? text : text + ", not for weight gradients";
 }
 
-std::string megatron_module(std::string_view weight) {
+LayerCounts layer_counts(const ModelFacts& facts) {
+  return {facts.num_layers, facts.two_sided ? facts.num_layers : facts.encoder_layers};
+}
+
+std::string megatron_module(std::string_view weight, const LayerCounts& counts) {
   constexpr std::string_view kLayers = "layers.";
   const std::string_view module = module_of(weight);
   const size_t dot = module.find('.', kLayers.size());
   if (!module.starts_with(kLayers) || dot == module.npos) return {};
+  const auto layer = parse_number<int64_t>(module.substr(kLayers.size(), dot - kLayers.size()));
+  if (!layer) return {};
+  const bool encodes = *layer < counts.encoder;
   for (const auto& [own, theirs] : kModules)
     if (module.substr(dot + 1) == own)
-      return "decoder." + std::string(module.substr(0, dot + 1)) + std::string(theirs);
+      return fmt::format("{}.layers.{}.{}", encodes ? "encoder" : "decoder",
+                         encodes ? *layer : *layer - counts.encoder, theirs);
   return {};
 }
 
-bool fits(const PrecisionRule& rule, std::string_view weight) {
-  for (const std::string& name : {std::string(module_of(weight)), megatron_module(weight)})
+bool fits(const PrecisionRule& rule, std::string_view weight, const LayerCounts& counts) {
+  for (const std::string& name : {std::string(module_of(weight)), megatron_module(weight, counts)})
     if (!name.empty() && fnmatch(rule.pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0)
       return true;
   return false;
 }
 
 std::optional<LowPrecisionFormats> formats_of(const LowPrecisionLayers& low, int64_t layer,
-                                              int64_t layers, std::string_view weight) {
-  const bool quantized = low.covers(layer, layers);
+                                              const LayerCounts& counts, std::string_view weight) {
+  const bool quantized = low.covers(layer, counts.layers);
   const auto otherwise = quantized ? std::optional(low.formats) : std::nullopt;
   for (const PrecisionRule& rule : low.rules)
-    if (fits(rule, weight))
+    if (fits(rule, weight, counts))
       return (quantized ? rule.of_quantized : rule.of_others) ? rule.formats : otherwise;
   return otherwise;
 }

@@ -41,6 +41,7 @@ void Builder::quantize(Parameter& weight, std::array<bool, kOperands> divided) {
     how.of_parts = [group](const Tensor& amax, Stream& stream) {
       group->all_reduce(amax, comm::Reduce::max, stream, "amax").wait(stream);
     };
+  how.codes = runtime_.stream().target().kind == DeviceKind::cuda && how.formats.is_of_tensors();
   if (how.formats.recipe == LowPrecisionRecipe::delayed) add_scales(how, weight.name);
   if (how.formats.recipe == LowPrecisionRecipe::nvfp4) how.chances = chances_of(spec_of(weight));
   weight.low_precision = std::move(how);

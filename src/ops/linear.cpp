@@ -17,10 +17,8 @@ void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor
   const Tensor& weight = backward.weight(0).value();
   const Tensor w = adapter.matrix(backward, weight);
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
-  backward.kernels().gemm(
-      quantized({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux}, Operand::gradient,
-                Operand::weight, backward.weight(0), backward.tape()),
-      backward.stream());
+  multiply({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux}, Operand::gradient,
+           Operand::weight, backward.weight(0), backward.tape());
   adapter.input_gradient(backward, weight, dy, dx);
   backward.set(0, dx);
 }
@@ -81,15 +79,9 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
   const GradSlot dw = backward.grad_slot(0);
   const GradSlot db = has_bias ? backward.grad_slot(1) : GradSlot();
   if (dw.out.defined()) {
-    backward.kernels().gemm(
-        quantized({.a = dy,
-                   .b = x,
-                   .out = dw.out,
-                   .transpose_a = true,
-                   .beta = dw.beta,
-                   .bias_gradient = db},
-                  Operand::gradient, Operand::activation, backward.weight(0), backward.tape()),
-        backward.stream());
+    multiply(
+        {.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta, .bias_gradient = db},
+        Operand::gradient, Operand::activation, backward.weight(0), backward.tape());
   } else if (db.out.defined()) {
     backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
   }
@@ -116,8 +108,7 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
   Tensor y = result(tape, x.value, weight.value(), memory);
   kernels::GemmArgs call = linear_call(x.value, weight, bias, y);
   call.b = adapted_matrix(adapter, tape, weight.value());
-  tape.kernels().gemm(quantized(call, Operand::activation, Operand::weight, weight, tape),
-                      tape.stream());
+  multiply(call, Operand::activation, Operand::weight, weight, tape);
   add_to_product(tape, weight, x.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
@@ -134,9 +125,8 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
   const Tensor& w = weight.value();
   Tensor v = keeps_v ? result(tape, x.value, w, MemoryClass::activations) : Tensor();
   Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "gelu");
-  tape.kernels().gemm(quantized(linear_gelu_call(x.value, weight, bias, v, y), Operand::activation,
-                                Operand::weight, weight, tape),
-                      tape.stream());
+  multiply(linear_gelu_call(x.value, weight, bias, v, y), Operand::activation, Operand::weight,
+           weight, tape);
   add_to_gelu_product(x.value, tape, weight, bias, y);
   Node node = linear_node(weight, bias);
   node.inputs = {x.id};
@@ -147,9 +137,8 @@ Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& b
 Var linear(Tape& tape, const Gelu& g, const Weight& weight, const Weight& bias,
            MemoryClass memory) {
   Tensor y = result(tape, g.y.value, weight.value(), memory);
-  tape.kernels().gemm(quantized(linear_call(g.y.value, weight, bias, y), Operand::activation,
-                                Operand::weight, weight, tape),
-                      tape.stream());
+  multiply(linear_call(g.y.value, weight, bias, y), Operand::activation, Operand::weight, weight,
+           tape);
   add_to_product(tape, weight, g.y.value, y);
   Node node = linear_node(weight, bias);
   node.inputs = {g.x.id, g.y.id};

@@ -36,10 +36,8 @@ void OutputProducts::input_gradient(const Tensor& dlogits, const Tensor& dx) {
 
 void OutputProducts::weight_gradients(const Tensor& dlogits, const Tensor& x) {
   if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined())
-    tape_.kernels().gemm(
-        quantized({.a = dlogits, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta},
-                  Operand::gradient, Operand::activation, weight_, tape_),
-        tape_.stream());
+    multiply({.a = dlogits, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta},
+             Operand::gradient, Operand::activation, weight_, tape_);
   const GradSlot db = bias_ ? tape_.grad_slot(bias_) : GradSlot();
   if (db.out.defined()) tape_.kernels().column_sum({.x = dlogits, .out = db}, tape_.stream());
 }

@@ -1,6 +1,7 @@
 #include "ops/low_precision.h"
 
 #include "base/error.h"
+#include "kernels/epilogue.h"
 
 namespace megatron::ops {
 namespace {
@@ -18,9 +19,8 @@ class Quantiser {
   // rows, or undefined.
   Tensor operator()(const Tensor& x, Operand operand, int axis, Tensor& scale,
                     const Tensor& groups = {}) const {
-    const LowPrecisionFormats& formats = how_.formats;
     kernels::QuantizeArgs args;
-    args.format = operand == Operand::gradient ? formats.gradient : formats.forward;
+    args.format = format_of(operand);
     args.x = x.is_contiguous() ? x : copied(x);
     args.first.values = tape_.empty(x.shape(), x.dtype(), "quantized");
     const auto along = [&](int64_t block) {
@@ -28,14 +28,9 @@ class Quantiser {
       args.first.columns = axis == 0 ? 1 : block;
     };
     const auto square = [&](int64_t block) { args.first.rows = args.first.columns = block; };
-    switch (formats.recipe) {
+    switch (how_.formats.recipe) {
       case LowPrecisionRecipe::tensorwise:
-        args.scale = scale = tensor_scale(args.x, operand, facts_of(args.format).largest);
-        break;
-      case LowPrecisionRecipe::delayed:
-        args.scale = scale = how_.scales->select(0, static_cast<int64_t>(operand));
-        observe(args.x, operand);
-        break;
+      case LowPrecisionRecipe::delayed: args.scale = scale = scale_of_whole(args.x, operand); break;
       case LowPrecisionRecipe::blockwise:
         args.rule = kernels::BlockScale::power_of_two;
         operand == Operand::weight ? square(128) : along(128);
@@ -57,7 +52,32 @@ class Quantiser {
     return args.first.values;
   }
 
+  // The codes of x, transposed or not, with the scale of the tensor.
+  Tensor codes(const Tensor& x, Operand operand, bool transposed, LowFormat& format,
+               Tensor& scale) const {
+    kernels::QuantizeArgs args;
+    args.format = format = format_of(operand);
+    args.x = x.is_contiguous() ? x : copied(x);
+    args.scale = scale = scale_of_whole(args.x, operand);
+    Tensor& to = transposed ? args.transposed : args.first.codes;
+    to = tape_.empty(transposed ? Shape{x.size(1), x.size(0)} : x.shape(), DType::u8, "quantized");
+    tape_.kernels().quantize(args, tape_.stream());
+    return to;
+  }
+
  private:
+  LowFormat format_of(Operand operand) const {
+    return operand == Operand::gradient ? how_.formats.gradient : how_.formats.forward;
+  }
+
+  // Recipe tensorwise or delayed.
+  Tensor scale_of_whole(const Tensor& x, Operand operand) const {
+    if (how_.formats.recipe == LowPrecisionRecipe::tensorwise)
+      return tensor_scale(x, operand, facts_of(format_of(operand)).largest);
+    observe(x, operand);
+    return how_.scales->select(0, static_cast<int64_t>(operand));
+  }
+
   Tensor copied(const Tensor& x) const {
     Tensor copy = tape_.empty(x.shape(), x.dtype(), "quantized.x");
     tape_.kernels().copy({.x = x, .out = copy}, tape_.stream());
@@ -112,6 +132,18 @@ class Quantiser {
   bool sums_tokens_;
 };
 
+// Returns true if fp8_gemm can compute the call, except for its epilogue. Tensor cores read and
+// write 16 bytes at a time.
+bool fits_fp8_gemm(const kernels::GemmArgs& call) {
+  const auto is_whole = [](int64_t n) { return n > 0 && n % kernels::kFp8Step == 0; };
+  const Tensor& out = call.out;
+  const bool half = call.a.dtype() == DType::bf16 || call.a.dtype() == DType::f16;
+  return half && is_whole(out.size(0)) && is_whole(out.size(1)) &&
+         is_whole(call.a.size(call.transpose_a ? 0 : 1)) && is_whole(out.stride(0)) &&
+         out.offset() * size_of(out.dtype()) % 16 == 0 &&
+         (!call.bias.defined() || call.bias.dtype() == out.dtype());
+}
+
 }  // namespace
 
 const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradient) {
@@ -121,19 +153,26 @@ const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradien
   return quantizes ? &*how : nullptr;
 }
 
-kernels::GemmArgs quantized(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight,
-                            Tape& tape) {
+void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight, Tape& tape) {
   const bool of_weight = a != Operand::weight && b != Operand::weight;
   const LowPrecision* const how = quantization_of(weight, of_weight);
-  if (how == nullptr) return call;
+  if (how == nullptr) return tape.kernels().gemm(call, tape.stream());
   if (call.bias_gradient.out.defined()) {
     tape.kernels().column_sum({.x = call.a, .out = call.bias_gradient}, tape.stream());
     call.bias_gradient = {};
   }
   const Quantiser quantise(*how, tape, of_weight);
+  if (how->codes && fits_fp8_gemm(call)) {
+    kernels::Fp8GemmArgs product{
+        .out = kernels::sums_of(call), .bias = call.bias, .beta = call.beta};
+    product.a = quantise.codes(call.a, a, call.transpose_a, product.a_format, product.a_scale);
+    product.b = quantise.codes(call.b, b, !call.transpose_b, product.b_format, product.b_scale);
+    tape.kernels().fp8_gemm(product, tape.stream());
+    return kernels::finish_gemm(call, tape.kernels(), tape.stream());
+  }
   call.a = quantise(call.a, a, call.transpose_a ? 0 : 1, call.a_scale);
   call.b = quantise(call.b, b, call.transpose_b ? 1 : 0, call.b_scale);
-  return call;
+  tape.kernels().gemm(call, tape.stream());
 }
 
 Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weight, Tape& tape) {

@@ -1,6 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "kernels/table.h"
@@ -29,6 +30,19 @@ std::string_view name(Method method) {
   return "";
 }
 
+// The codes of exp_avg reach 28 times the root of exp_avg_sq (kernels/moment_codes.h).
+void OptimizerConfig::check_codes() const {
+  if (exp_avg_type != DType::u8) return;
+  constexpr double kMost = 28;
+  const double share = (1 - adam_beta2) * (1 - adam_beta1 * adam_beta1 / adam_beta2);
+  const bool bounded = share > 0 && (1 - adam_beta1) / std::sqrt(share) <= kMost;
+  MG_CHECK(bounded,
+           "--exp-avg-dtype fp8 keeps exp_avg up to {} times the root of exp_avg_sq, and with "
+           "--adam-beta1 {} and --adam-beta2 {} it may be larger: use --exp-avg-dtype bf16, or a "
+           "larger --adam-beta2",
+           kMost, adam_beta1, adam_beta2);
+}
+
 void OptimizerConfig::check() const {
   const auto unit = [](double value, std::string_view flag) {
     MG_CHECK(value >= 0 && value < 1, "--{} is {}; it must lie in [0, 1)", flag, value);
@@ -46,6 +60,7 @@ void OptimizerConfig::check() const {
            "--exp-avg-dtype and --exp-avg-sq-dtype apply to Adam's moments, but --optimizer is "
            "{}: drop them",
            name(method));
+  check_codes();
   MG_CHECK(offload_fraction >= 0 && offload_fraction <= 1,
            "--optimizer-offload-fraction is {}; it must lie in [0, 1]", offload_fraction);
   muon.check();

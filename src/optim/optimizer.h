@@ -32,6 +32,9 @@ struct OptimizerConfig {
     return method == rule || (method == Method::muon && muon_scalar == rule);
   }
   void check() const;  // throws Error naming the flag
+
+ private:
+  void check_codes() const;
 };
 
 // Values of the run that one update needs.

@@ -22,9 +22,8 @@ void column_product_dgrad(Backward& backward) {
   if (!backward.needs(0)) return adapter.input_gradient(backward, weight.value(), dy, {});
   const Tensor w = adapter.matrix(backward, weight.value());
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
-  backward.kernels().gemm(ops::quantized({.a = dy, .b = w, .out = dx}, Operand::gradient,
-                                         Operand::weight, weight, backward.tape()),
-                          backward.stream());
+  ops::multiply({.a = dy, .b = w, .out = dx}, Operand::gradient, Operand::weight, weight,
+                backward.tape());
   adapter.input_gradient(backward, weight.value(), dy, dx);
   input.begin_sum(backward, dx);
 }
@@ -136,8 +135,7 @@ Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& 
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
   kernels::GemmArgs call = ops::linear_call(whole, weight, bias, y);
   call.b = ops::adapted_matrix(adapter, tape, w);
-  tape.kernels().gemm(ops::quantized(call, Operand::activation, Operand::weight, weight, tape),
-                      tape.stream());
+  ops::multiply(call, Operand::activation, Operand::weight, weight, tape);
   if (tape.additions() != nullptr) tape.additions()->add(tape, weight, whole, y);
   return record_column(tape, x, whole, weight, bias, tp, y, adapter);
 }
@@ -149,9 +147,8 @@ ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, con
   const Shape shape{whole.size(0), w.size(0)};
   Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
   Tensor y = tape.empty(shape, w.dtype(), "gelu");
-  tape.kernels().gemm(ops::quantized(ops::linear_gelu_call(whole, weight, bias, v, y),
-                                     Operand::activation, Operand::weight, weight, tape),
-                      tape.stream());
+  ops::multiply(ops::linear_gelu_call(whole, weight, bias, v, y), Operand::activation,
+                Operand::weight, weight, tape);
   ops::add_to_gelu_product(whole, tape, weight, bias, y);
   return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }

@@ -11,7 +11,7 @@ namespace megatron::plan {
 namespace {
 
 constexpr double kProducts = 740e12, kSmallProducts = 715e12, kSingleProducts = 50e12,
-                 kBandwidth = 4.2e12;
+                 kFp8Products = 1300e12, kSmallFp8Products = 1150e12, kBandwidth = 4.2e12;
 constexpr int64_t kLargeProduct = 4096;  // minimum of each dimension
 
 // FLOP/s of causal attention in cuDNN 9.19 with heads of 128, from this length on.
@@ -28,6 +28,7 @@ constexpr AttentionRate kSmallHeads = {0, 400e12, 330e12};  // head width up to 
 
 enum class Part {
   linears,
+  quantization,
   experts,
   head,
   attention,
@@ -40,7 +41,8 @@ enum class Part {
   other,
   optimizer
 };
-constexpr std::array<std::string_view, 12> kNames = {"linear layers",
+constexpr std::array<std::string_view, 13> kNames = {"linear layers",
+                                                     "quantization",
                                                      "experts",
                                                      "output layer",
                                                      "attention forward",
@@ -60,6 +62,7 @@ Part part_of(std::string_view kernel) {
   if (is_one_of({"add", "add_layer_norm", "add_layer_norm_backward", "add_rms_norm",
                  "add_rms_norm_backward", "head_norm", "head_norm_backward", "row_dot"}))
     return Part::norms;
+  if (is_one_of({"quantize", "amax", "tensor_scale", "hadamard"})) return Part::quantization;
   if (kernel == "rope") return Part::rotary;
   if (is_one_of({"activation", "activation_backward"})) return Part::activation;
   if (is_one_of({"cross_entropy", "vocabulary_stats", "vocabulary_cross_entropy", "squared_error",
@@ -101,6 +104,7 @@ class Sums {
     for (const WorkItem& item : work.kernels) {
       if (item.calls == 0) continue;
       if (item.kernel == "gemm") add_product(item);
+      else if (item.kernel == "fp8_gemm") add_fp8_product(item);
       else if (is_expert_product(item)) add_grouped(item);
       else if (item.kernel == "attention") add_attention(item, Part::attention);
       else if (item.kernel == "attention_backward") add_attention(item, Part::attention_backward);
@@ -150,6 +154,14 @@ class Sums {
                  adding = uses * static_cast<double>(out.bytes()) / kBandwidth;
     seconds_[static_cast<size_t>(Part::accumulation)] +=
         static_cast<double>(item.calls) * std::max(adding / 2, moving - computing);
+  }
+
+  void add_fp8_product(const WorkItem& item) {
+    const OperandForm &a = item.operand("a"), &out = item.operand("out");
+    const bool large = std::min({out.shape[-2], out.shape[-1], a.shape[-1]}) >= kLargeProduct;
+    add(Part::linears, item,
+        std::max(item.cost.flops / (large ? kFp8Products : kSmallFp8Products),
+                 item.cost.bytes / kBandwidth));
   }
 
   void add_grouped(const WorkItem& item) {

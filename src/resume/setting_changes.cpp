@@ -16,15 +16,18 @@ void compare(const Json& saved, const Json& now, std::vector<SettingChange>& cha
   }
 }
 
-// What the file of --te-precision-config-file says: "*.mlp.down: bf16; *: e4m3, mxfp8 scales".
-std::string rules_text(const settings::PrecisionSettings& precision) {
-  const auto low = precision.low_precision();
-  if (!low || low->rules.empty()) return "none";
+// The rules that the run read from --te-precision-config-file: "*.mlp.down: bf16; *: e4m3, mxfp8
+// scales".
+std::string rules_text(const models::Model& model, DType type) {
+  const LowPrecisionLayers* const low = model->low_precision();
+  if (low == nullptr || low->rules.empty()) return "none";
   std::string text;
   for (const PrecisionRule& rule : low->rules)
-    text += fmt::format(
-        "{}{}: {}", text.empty() ? "" : "; ", rule.pattern,
-        rule.formats ? models::formats_text(*rule.formats) : std::string(name(precision.type())));
+    text +=
+        fmt::format("{}{}: {}{}{}", text.empty() ? "" : "; ", rule.pattern,
+                    rule.formats ? models::formats_text(*rule.formats) : std::string(name(type)),
+                    rule.of_quantized ? "" : ", not in place of the flags' recipe",
+                    rule.of_others ? ", also where the flags quantize nothing" : "");
   return text;
 }
 
@@ -45,7 +48,7 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
         "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
         "iterations-to-skip", "fp8-format", "fp4-format"})
     add(flag);
-  object.emplace_back("te-precision-config-file", rules_text(settings.precision));
+  object.emplace_back("te-precision-config-file", rules_text(model, settings.precision.type()));
   if (facts.experts)
     for (const Field& field : fields.all())
       if (field.beside_model && field.name.starts_with("moe-")) add(field.name);

@@ -58,7 +58,11 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
         "16 x 16 weights and 16 others, and one per tensor (docs/low_precision.md)");
   f.add("fp4-switch-to-bf16-at", &fp4_switch_to_bf16_at,
         "step from which products are computed in the type of the model")
-      .of([this] { return fp4_format.empty() ? "--fp4-format is not given" : ""; });
+      .of([this] {
+        return low_precision_flag().empty()
+                   ? "neither --fp8-format nor --fp4-format nor --te-precision-config-file is given"
+                   : "";
+      });
   f.add("te-precision-config-file", &precision_file,
         "YAML file with the precision of single modules, in the format of Megatron-LM "
         "(docs/low_precision.md)");

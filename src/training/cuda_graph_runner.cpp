@@ -57,6 +57,8 @@ CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& ru
       async_(std::move(async)),
       host_arena_(Arena::make(kHost, MemoryClass::communication)),
       host_(kHost, runtime.pool(), *host_arena_, {DeviceKind::cpu, 1}) {
+  std::ranges::copy_if(parameters_, std::back_inserter(quantized_),
+                       [](const Parameter* p) { return p->low_precision.has_value(); });
   std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
 }
 
@@ -114,6 +116,7 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
     key.push_back(place(p->value));
     for (const Parameter::Use& use : p->uses) key.push_back(place(use.grad));
   }
+  for (const Parameter* p : quantized_) key.push_back(p->low_precision->active ? 1 : 0);
   return key;
 }
 

@@ -94,7 +94,8 @@ class CudaGraphRunner final : public GradientListener {
   void replay(Part& part);
   void queue(Part& part);
 
-  std::vector<Parameter*> parameters_;  // the trainable parameters
+  std::vector<Parameter*> parameters_;       // the trainable parameters
+  std::vector<const Parameter*> quantized_;  // those with quantised products, frozen ones included
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;

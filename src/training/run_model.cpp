@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/name_list.h"
+#include "device/cuda_plugin.h"
 #include "models/module_precision.h"
 #include "resume/resume.h"
 #include "training/adapter_run.h"
@@ -93,17 +94,38 @@ models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const Sha
                           .family = s.shape.model_family});
 }
 
+// Tensor cores multiply 8-bit floats from compute capability 8.9 on. Nothing is known of the GPUs
+// of a plan made elsewhere. flag: asks for the quantisation.
+void check_gpus(const LowPrecisionLayers& low, const settings::TrainSettings& s,
+                std::string_view flag) {
+  const CudaState& cuda = cuda_state();
+  const bool delayed = low.may_use(LowPrecisionRecipe::delayed);
+  if (cuda.plugin == nullptr || s.precision.type() == DType::f32 ||
+      !(delayed || low.may_use(LowPrecisionRecipe::tensorwise)))
+    return;
+  const auto gpus = cuda.plugin->devices();
+  const auto used = std::min(gpus.size(), static_cast<size_t>(s.runtime.ranks_here()));
+  for (const CudaDevice& gpu : gpus.first(used))
+    MG_CHECK(gpu.major > 8 || (gpu.major == 8 && gpu.minor >= 9),
+             "{}: recipe {} multiplies 8-bit floats, for which {} has no tensor cores: it has "
+             "compute capability {}.{}, and they need 8.9. Use a recipe with scales of blocks, "
+             "which is computed in {} there, or leave {} out",
+             flag, delayed ? "delayed" : "tensorwise", gpu.name, gpu.major, gpu.minor,
+             name(s.precision.type()), flag);
+}
+
 // Throws Error naming the line of --te-precision-config-file whose pattern fits nothing, or if the
 // file alone quantises nothing.
 void check_rules(const LowPrecisionLayers& low, const models::Model& model) {
   if (low.rules.empty()) return;
   const auto modules = models::module_precision(model);
+  const models::LayerCounts counts = models::layer_counts(model->facts());
   std::vector<std::string> names;
   for (const auto& [weight, formats] : modules)
     names.push_back(weight.substr(0, weight.rfind('.')));
   for (const PrecisionRule& rule : low.rules)
-    MG_CHECK(std::ranges::any_of(names,
-                                 [&](const std::string& name) { return models::fits(rule, name); }),
+    MG_CHECK(std::ranges::any_of(
+                 names, [&](const std::string& name) { return models::fits(rule, name, counts); }),
              "{}: the pattern '{}' fits no module with quantized products. The model's are {}; a "
              "pattern fits a whole name, and docs/low_precision.md has those of Megatron-LM",
              rule.where, rule.pattern, checkpoint::counted(names));
@@ -119,8 +141,7 @@ void check_low_precision(const settings::TrainSettings& s, const models::Model& 
   const auto low = s.precision.low_precision();
   if (!low) return;
   const std::string_view flag = s.precision.low_precision_flag();
-  MG_CHECK(s.runtime.device_kind() != DeviceKind::cuda,
-           "{} is supported on the CPU only, and the run is on CUDA: leave it out there", flag);
+  if (s.runtime.device_kind() == DeviceKind::cuda) check_gpus(*low, s, flag);
   MG_CHECK(s.recompute.mlp_chunks <= 1,
            "--mlp-chunks-for-training {} divides the tokens whose scales {} finds; leave one of "
            "them out",

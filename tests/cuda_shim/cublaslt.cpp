@@ -58,12 +58,30 @@ uint64_t fingerprint(const Call& call) {
   mix(static_cast<uint64_t>(call.operation.transpose_a));
   mix(static_cast<uint64_t>(call.operation.transpose_b));
   mix(call.operation.epilogue);
+  mix(static_cast<uint64_t>(call.operation.pointer_mode));
   mix(static_cast<uint64_t>(call.operation.aux_ld));
   return hash;
 }
 
+// Products of 8-bit floats: both operands along K, sizes and leading dimensions of 16 bytes, a
+// plain epilogue or a bias.
+bool supported_fp8(const Call& call) {
+  const auto whole = [](const Layout& l) {
+    return l.rows % 16 == 0 && l.cols % 16 == 0 && l.ld % 16 == 0;
+  };
+  const Product& o = call.operation;
+  const bool two_of_range = call.a.type == CUDA_R_8F_E5M2 && call.b.type == CUDA_R_8F_E5M2;
+  return is_fp8(call.b.type) && !two_of_range && call.d.type == call.c.type &&
+         !is_fp8(call.d.type) && o.transpose_a == CUBLAS_OP_T && o.transpose_b == CUBLAS_OP_N &&
+         (o.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+          (o.epilogue == CUBLASLT_EPILOGUE_BIAS && call.d.type != CUDA_R_32F)) &&
+         whole(call.a) && whole(call.b) && whole(call.d);
+}
+
 bool supported_types(const Call& call) {
   const cudaDataType in = call.a.type, out = call.d.type;
+  if (is_fp8(in)) return call.operation.compute == CUBLAS_COMPUTE_32F && supported_fp8(call);
+  if (call.operation.a_scale != nullptr || call.operation.b_scale != nullptr) return false;
   if (call.operation.compute != CUBLAS_COMPUTE_32F || call.operation.scale != CUDA_R_32F)
     return false;
   if (call.b.type != in || call.c.type != out) return false;
@@ -135,6 +153,11 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "a matrix that is not memory of the device");
   }
   const Product& o = work.call.operation;
+  const bool reads_scales = o.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
+  for (const void* number : {o.a_scale, o.b_scale, reads_scales ? work.alpha : nullptr,
+                             reads_scales ? work.beta : nullptr})
+    if (number != nullptr && !cuda_shim::is_device_memory(number, sizeof(float)))
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "a factor that is not memory of the device");
   if (has_aux(o)) {
     const Layout& d = work.call.d;
     if (alignment(o.aux) < way.aux_alignment)
@@ -317,6 +340,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(operation->bias_type, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return take(operation->aux, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return take(operation->aux_ld, from, size);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return take(operation->pointer_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(operation->a_scale, from, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(operation->b_scale, from, size);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -408,9 +434,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t ope
             .bias = has_bias(*operation) ? operation->bias : nullptr,
             .d = D,
             .workspace = workspace,
-            .alpha = *static_cast<const float*>(alpha),
-            .beta = *static_cast<const float*>(beta),
+            .alpha = nullptr,
+            .beta = nullptr,
+            .host_alpha = 1,
+            .host_beta = 0,
             .backwards = false};
+  if (operation->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
+    work.alpha = alpha;
+    work.beta = beta;
+  } else {
+    work.host_alpha = *static_cast<const float*>(alpha);
+    work.host_beta = *static_cast<const float*>(beta);
+  }
   if (const cublasStatus_t status = examine(work.call); status != CUBLAS_STATUS_SUCCESS)
     return refuse(status, "a product that it has not");
   Algorithm& way = work.algorithm;

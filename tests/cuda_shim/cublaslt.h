@@ -25,6 +25,8 @@ struct cublasLtMatmulDescOpaque_t {
   int32_t bias_type = -1;
   void* aux = nullptr;
   int64_t aux_ld = 0;
+  int32_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
+  const void *a_scale = nullptr, *b_scale = nullptr;  // f32, on the device; null: 1
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace = 0;
@@ -59,11 +61,13 @@ struct Work {
   Algorithm algorithm;
   const void *a, *b, *c, *bias;
   void *d, *workspace;
-  float alpha, beta;
+  const void *alpha, *beta;  // f32, on the device or null: the numbers below
+  float host_alpha, host_beta;
   bool backwards;  // in-place sums start from the last part
 };
 
 int64_t bytes(cudaDataType type);
+inline bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
 bool adds_bias(const Product& o);
 bool sums_b(const Product& o);

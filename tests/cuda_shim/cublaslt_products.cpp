@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/low_precision.h"
 #include "cublaslt.h"
 
 namespace cuda_shim::lt {
 
-int64_t bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+int64_t bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
 
 bool adds_bias(const Product& o) {
   return o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
@@ -43,6 +44,10 @@ struct Matrix {
 
 float load(const std::byte* p, cudaDataType type, int64_t i) {
   if (type == CUDA_R_32F) return reinterpret_cast<const float*>(p)[i];
+  if (is_fp8(type))
+    return megatron::decode(
+        type == CUDA_R_8F_E4M3 ? megatron::LowFormat::e4m3 : megatron::LowFormat::e5m2,
+        static_cast<uint8_t>(p[i]));
   if (type == CUDA_R_16BF) return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
   return static_cast<float>(reinterpret_cast<const f16*>(p)[i]);
 }
@@ -130,6 +135,12 @@ void multiply(const Work& work) {
   const Matrix a = matrix(work.a, call.a), b = matrix(work.b, call.b);
   const Matrix c = matrix(work.c, call.c), d = matrix(work.d, call.d);
   const auto m = static_cast<int64_t>(call.d.rows), n = static_cast<int64_t>(call.d.cols);
+  const auto number = [](const void* on_device, float otherwise) {
+    return on_device == nullptr ? otherwise : *static_cast<const float*>(on_device);
+  };
+  const float alpha = number(work.alpha, work.host_alpha) * number(call.operation.a_scale, 1) *
+                      number(call.operation.b_scale, 1),
+              beta = number(work.beta, work.host_beta);
   if (work.algorithm.workspace > 0) std::memset(work.workspace, 0xff, work.algorithm.workspace);
   std::vector<float> sums(static_cast<size_t>(m));
   for (int64_t g = 0; g < call.d.batch; ++g) {
@@ -140,8 +151,8 @@ void multiply(const Work& work) {
       sum(work, left, right.data() + j * k, m, k, sums);
       auto* out = const_cast<std::byte*>(d.at(g, j));
       for (int64_t i = 0; i < m; ++i) {
-        float value = work.alpha * sums[static_cast<size_t>(i)];
-        if (work.beta != 0) value += work.beta * load(c.at(g, j), call.c.type, i);
+        float value = alpha * sums[static_cast<size_t>(i)];
+        if (beta != 0) value += beta * load(c.at(g, j), call.c.type, i);
         store(out, call.d.type, i, finish(work, value, i, j));
       }
     }

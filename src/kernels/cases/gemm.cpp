@@ -25,6 +25,7 @@ struct Product {
   bool aux = false;
   enum class Sums { none, written, added } bias_gradient = Sums::none;
   bool double_sums = false;
+  bool scaled = false;  // operands have been multiplied by factors
   Layout layout;
   bool real = false, large = false;
   DType type = DType::f32;
@@ -45,6 +46,7 @@ struct Product {
                                     {epilogue == Epilogue::gelu_gradient, " gelu gradient"},
                                     {epilogue == Epilogue::gelu && aux, " aux"},
                                     {double_sums, " double sums"},
+                                    {scaled, " scaled"},
                                     {bias_gradient != Sums::none, " bias gradient"},
                                     {bias_gradient == Sums::added, " added"}}) {
       if (set) text += word;
@@ -83,6 +85,11 @@ GemmArgs gemm_args(Inputs& inputs, const Product& p) {
   }
   args.b = p.transpose_b ? matrices(inputs, "b", p, n, k, p.broadcast_b)
                          : matrices(inputs, "b", p, k, n, p.broadcast_b);
+  if (p.scaled) {
+    const double factors[] = {0.3, 2.7};
+    args.a_scale = inputs.values("a_scale", {}, DType::f32, std::span(factors, 1));
+    args.b_scale = inputs.values("b_scale", {}, DType::f32, std::span(factors + 1, 1));
+  }
   if (p.bias) args.bias = inputs.normal("bias", {n}, p.type, 1, row);
   const Shape shape = p.groups == 0 ? Shape{m, n} : Shape{p.groups, m, n};
   args.out = inputs.sum("out", shape, p.out(), p.beta, p.layout).out;
@@ -210,6 +217,8 @@ std::vector<Product> small_products() {
       {.sizes = {9, 33, 7}, .transpose_a = true, .windows = true},
       {.sizes = {3, 0, 5}, .bias = true, .wide = true, .double_sums = true},
       {.sizes = {0, 4, 5}, .wide = true, .double_sums = true},
+      {.sizes = {17, 24, 40}, .transpose_b = true, .bias = true, .scaled = true},
+      {.sizes = {24, 17, 40}, .transpose_a = true, .beta = 1, .wide = true, .scaled = true},
       // Only the bias's gradient is computed.
       {.sizes = {5, 9, 0}, .transpose_a = true, .wide = true, .bias_gradient = Sums::added},
   };

@@ -62,16 +62,19 @@ struct Quantize : Matrix {
   bool stochastic = false;
   bool divided = false;  // runs of channels
   bool grouped = false;  // groups of rows
+  bool transposed = false;
+  bool codes_alone = false;
 
   std::string str() const {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{}{} {}{}{}{}", kFormats[static_cast<size_t>(format)],
+    return fmt::format("{} {} {}x{}{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
                        kRules[static_cast<size_t>(rule)], first.rows, first.columns,
                        second.rows > 0 ? fmt::format(" {}x{}", second.rows, second.columns) : "",
                        Matrix::str(), stochastic ? " stochastic" : "", divided ? " divided" : "",
-                       grouped ? " grouped" : "");
+                       grouped ? " grouped" : "", transposed ? " transposed" : "",
+                       codes_alone ? " codes" : "");
   }
 };
 
@@ -80,8 +83,8 @@ QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q, const Way& way, con
   const Shape shape{q.rows, q.columns};
   const std::string begin = std::string(name) + ".";
   QuantizedBlocks to{.rows = way.rows, .columns = way.columns};
-  to.values = inputs.output(begin + "values", shape, q.type, q.layout);
-  if (q.real || q.grouped) return to;
+  if (!q.codes_alone) to.values = inputs.output(begin + "values", shape, q.type, q.layout);
+  if ((q.real && !q.codes_alone) || q.grouped) return to;
   to.codes = inputs.output(begin + "codes", shape, DType::u8);
   if (q.rule != BlockScale::given)
     to.scales = inputs.output(begin + "scales",
@@ -108,6 +111,7 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
         "row_groups", {5}, DType::i32,
         std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
   }
+  if (q.transposed) args.transposed = inputs.output("transposed", {q.columns, q.rows}, DType::u8);
   if (q.divided) args.channels = {3, {{0, 132}, {20, 4000}, {24, 8000}}};
   return args;
 }
@@ -133,9 +137,13 @@ void add_quantize_cases(std::vector<Case>& cases) {
     all.push_back({m, e2m1, nvfp4, {1, 16}, {}, true});
     all.push_back({m, e2m1, nvfp4, {16, 1}, {}, true, true});
     all.push_back({m, e4m3, e8m0, {32, 1}, {}, false, false, true});
+    all.push_back({m, e4m3, given, {1, 1}, {}, false, false, false, true});
+    for (const LowFormat format : {e4m3, e5m2})
+      all.push_back({m, format, given, {1, 1}, {}, false, false, false, true, true});
   }
   const Matrix real{.rows = 4096, .columns = 768, .real = true};
   all.push_back({real, e4m3, given});
+  all.push_back({real, e4m3, given, {1, 1}, {}, false, false, false, true, true});
   all.push_back({real, e4m3, power_of_two, {1, 128}, {128, 1}});
   all.push_back({real, e4m3, e8m0, {1, 32}, {32, 1}});
   all.push_back({real, e2m1, nvfp4, {1, 16}, {16, 1}});

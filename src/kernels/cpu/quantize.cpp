@@ -129,7 +129,7 @@ class Quantization {
     for_each_block(stream, ceil_div(rows_, height_) * across, [&](int64_t index, int) {
       const int64_t i = index / across * height_, j = index % across * kColumns;
       const Tile tile{i, std::min(i + height_, rows_), j, std::min(kColumns, columns_ - j)};
-      if (is_wanted(args_.first)) quantize(tile, args_.first);
+      if (is_wanted(args_.first) || args_.transposed.defined()) quantize(tile, args_.first);
       if (is_wanted(args_.second)) quantize(tile, args_.second);
     });
   }
@@ -230,7 +230,11 @@ class Quantization {
     alignas(64) Chances chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
-    uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at : nullptr;
+    const bool transposes = args_.transposed.defined() && &to == &args_.first;
+    std::array<uint8_t, kColumns> row_codes;
+    uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at
+                     : transposes       ? row_codes.data()
+                                        : nullptr;
     for_vectors(0, tile.width, [&](int64_t j, auto n) {
       const V x = scaled(load(x_ + at + j, n), j), size = hn::Abs(x);
       const V q = args_.stochastic
@@ -239,6 +243,9 @@ class Quantization {
       if (codes != nullptr) store_bytes(rounder_.codes(q, x), codes + j, n);
       if (values.p != nullptr) store(value(hn::CopySign(q, x), j), values + (at + j), n);
     });
+    if (!transposes) return;
+    auto* const to_columns = args_.transposed.data<uint8_t>() + tile.column * rows_ + r;
+    for (int64_t j = 0; j < tile.width; ++j) to_columns[j * rows_] = codes[j];
   }
 
   // The chance u of each element of a row. Vectors that go beyond the end of a run of channels

@@ -47,6 +47,7 @@ const Table& cpu_scratch_table() {
       .expert_thresholds = ask<cpu::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cpu::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cpu::expert_rows_scratch, ExpertRowsArgs>,
+      .fp8_gemm = ask<cpu::fp8_gemm_scratch, Fp8GemmArgs>,
   };
   return table;
 }

@@ -10,6 +10,11 @@ namespace megatron::kernels::cpu {
 
 // With f32 gradients, exponentials are kept there until they are scaled; otherwise each thread has
 // a row of scratch.
+// Values of the operands' codes: of the type of out, or bf16 if that is f32.
+struct Fp8Values {
+  Tensor a, b;
+};
+Fp8Values fp8_gemm_scratch(const Fp8GemmArgs& args, Stream& stream);
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);

@@ -33,15 +33,23 @@ struct TensorScale {
   float* scale;
 };
 
-__global__ void set_tensor_scale(TensorScale work) {
+// One block. Each turn moves as many elements of the history as it has threads.
+__global__ void __launch_bounds__(kThreads) set_tensor_scale(TensorScale work) {
+  __shared__ float partial[kWarp];
   const float amax = *work.amax;
   float most = amax;
-  for (int64_t i = 0; i < work.count; ++i) {
-    if (work.use_history) most = fmaxf(most, work.history[i]);
-    work.history[i] = i + 1 < work.count ? work.history[i + 1] : amax;
+  for (int64_t first = 0; first < work.count; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    const float next = i + 1 < work.count ? work.history[i + 1] : amax;
+    if (work.use_history && i < work.count) most = fmaxf(most, work.history[i]);
+    __syncthreads();
+    if (i < work.count) work.history[i] = next;
+    __syncthreads();
   }
-  *work.scale = scale_of_tensor(work.largest, work.power, most, work.delayed,
-                                work.delayed ? *work.scale : 1.0f);
+  most = block_max(most, partial);
+  if (threadIdx.x == 0)
+    *work.scale = scale_of_tensor(work.largest, work.power, most, work.delayed,
+                                  work.delayed ? *work.scale : 1.0f);
 }
 
 template <class T>
@@ -191,6 +199,120 @@ void quantize_blocks(const QuantizeArgs& args, const QuantizedBlocks& to, Stream
   }
 }
 
+// Four adjacent numbers, of which `count` exist; the others are 0. whole: p is aligned to them, and
+// all or none exist.
+template <class T>
+__device__ Vector<T, 4> load_few(const T* p, int64_t count, bool whole) {
+  Vector<T, 4> v{};
+  if (whole) {
+    if (count > 0) v = load_vector<T, 4>(p);
+  } else {
+    for (int i = 0; i < 4 && i < count; ++i) v.at[i] = p[i];
+  }
+  return v;
+}
+__device__ inline void store_few(uint8_t* p, uint32_t codes, int64_t count, bool whole) {
+  if (whole) {
+    if (count > 0) *reinterpret_cast<uint32_t*>(p) = codes;
+  } else {
+    for (int i = 0; i < 4 && i < count; ++i) p[i] = static_cast<uint8_t>(codes >> 8 * i);
+  }
+}
+
+// Codes of 8 bits of 4 numbers, the first in the lowest byte.
+__device__ inline uint32_t codes_of(LowFormat format, const float (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t low, high;
+  if (format == LowFormat::e4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
+  }
+  return low | static_cast<uint32_t>(high) << 16;
+#else
+  const LowFormatBits bits(format);
+  uint32_t codes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t sign = std::signbit(x[i]) ? bits.sign : 0u;
+    const uint32_t code =
+        std::isnan(x[i]) ? bits.nan : bits.code_of(bits.rounded(fabsf(x[i]))) | sign;
+    codes |= code << 8 * i;
+  }
+  return codes;
+#endif
+}
+
+template <class T>
+struct CodesWork {
+  LowFormat format;
+  const T* x;
+  const float* scale;
+  int64_t rows, columns;
+  uint8_t *codes, *transposed;  // each may be null
+  // True if x and codes, and `transposed`, consist of whole, aligned groups of 4.
+  bool whole, transposed_whole;
+};
+
+// A block writes the codes of 64 x 64 elements, also transposed: a thread reads 4 of each 16th row,
+// and writes 4 of each 16th column.
+inline constexpr int kCodes = 64, kCodesAtOnce = 4;
+template <class T>
+__global__ void __launch_bounds__(kThreads) quantize_codes(CodesWork<T> work) {
+  alignas(16) __shared__ uint8_t tile[kCodes][kCodes + kCodesAtOnce];
+  constexpr int kAcross = kCodes / kCodesAtOnce, kStep = kThreads / kAcross;
+  const int64_t row = int64_t{blockIdx.x} * kCodes, column = int64_t{blockIdx.y} * kCodes;
+  const int first = static_cast<int>(threadIdx.x) / kAcross,
+            at = static_cast<int>(threadIdx.x) % kAcross * kCodesAtOnce;
+  const float scale = *work.scale;
+#pragma unroll
+  for (int i = first; i < kCodes; i += kStep) {
+    const int64_t count = row + i < work.rows ? work.columns - column - at : 0;
+    const int64_t from = (row + i) * work.columns + column + at;
+    const Vector<T, kCodesAtOnce> x = load_few(work.x + from, count, work.whole);
+    float scaled[kCodesAtOnce];
+#pragma unroll
+    for (int j = 0; j < kCodesAtOnce; ++j) scaled[j] = to_float(x.at[j]) * scale;
+    const uint32_t codes = codes_of(work.format, scaled);
+    *reinterpret_cast<uint32_t*>(&tile[i][at]) = codes;
+    if (work.codes != nullptr) store_few(work.codes + from, codes, count, work.whole);
+  }
+  if (work.transposed == nullptr) return;
+  __syncthreads();
+#pragma unroll
+  for (int j = first; j < kCodes; j += kStep) {
+    if (column + j >= work.columns) break;
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < kCodesAtOnce; ++i) codes |= static_cast<uint32_t>(tile[at + i][j]) << 8 * i;
+    store_few(work.transposed + (column + j) * work.rows + row + at, codes, work.rows - row - at,
+              work.transposed_whole);
+  }
+}
+
+template <class T>
+void write_codes(const QuantizeArgs& args, Stream& stream) {
+  const auto whole = [](int64_t width, const void* p, size_t bytes) {
+    return width % kCodesAtOnce == 0 && reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  };
+  CodesWork<T> work{.format = args.format,
+                    .x = address_of<T>(args.x),
+                    .scale = address_of<float>(args.scale),
+                    .rows = args.x.size(0),
+                    .columns = args.x.size(1),
+                    .codes = address_of<uint8_t>(args.first.codes),
+                    .transposed = address_of<uint8_t>(args.transposed),
+                    .whole = false,
+                    .transposed_whole = false};
+  work.whole = whole(work.columns, work.x, kCodesAtOnce * sizeof(T)) &&
+               whole(work.columns, work.codes, kCodesAtOnce);
+  work.transposed_whole = whole(work.rows, work.transposed, kCodesAtOnce);
+  const Grid grid{dim3(static_cast<unsigned>(ceil_div(work.rows, kCodes)),
+                       static_cast<unsigned>(ceil_div(work.columns, kCodes)))};
+  launch("quantize", quantize_codes<T>, grid, stream, work);
+}
+
 // A thread rotates 16 rows of a column.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -241,15 +363,18 @@ void tensor_scale(const TensorScaleArgs& args, Stream& stream) {
                          .history = address_of<float>(args.history),
                          .count = args.history.defined() ? args.history.elements() : 0,
                          .scale = address_of<float>(args.scale)};
-  launch("tensor_scale", set_tensor_scale, {dim3(1), dim3(1)}, stream, work);
+  launch("tensor_scale", set_tensor_scale, {dim3(1)}, stream, work);
 }
 
 void quantize(const QuantizeArgs& args, Stream& stream) {
   for_storage_type("quantize", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    quantize_blocks<T>(args, args.first, stream);
     quantize_blocks<T>(args, args.second, stream);
+    const bool codes_alone = args.rule == BlockScale::given && args.format != LowFormat::e2m1 &&
+                             !args.first.values.defined();
+    if (codes_alone || args.transposed.defined()) write_codes<T>(args, stream);
+    if (!codes_alone) quantize_blocks<T>(args, args.first, stream);
   });
 }
 

@@ -46,7 +46,20 @@ GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
     scratch.bias = dense(bias, args.out.dtype(), "gemm bias");
   if (sums.out.defined() && (sums.beta != 0 || !aligned(sums.out)))
     scratch.bias_gradient = dense(sums.out, DType::f32, "gemm bias gradient");
+  if (args.a_scale.defined() || args.b_scale.defined())
+    scratch.factors = Tensor::empty(arena, {kFactors}, DType::f32, "gemm factors");
   return scratch;
+}
+
+GemmArgs product_of_codes(const Fp8GemmArgs& args) {
+  return {.a = args.a,
+          .b = args.b,
+          .out = args.out,
+          .transpose_b = true,
+          .beta = args.beta,
+          .bias = args.bias,
+          .a_scale = args.a_scale,
+          .b_scale = args.b_scale};
 }
 
 }  // namespace megatron::kernels::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/stream.h"
+#include "kernels/fp8_gemm.h"
 #include "kernels/gemm.h"
 
 namespace megatron::kernels::cuda {
@@ -26,7 +27,17 @@ struct GemmScratch {
   Tensor bias;           // of the type of out
   Tensor bias_gradient;  // f32 [M]
   Tensor zeros;          // [max(M,N)] of the type of a: both operands of a product with K = 0
+  Tensor factors;        // f32 [kFactors] of a product of operands with scales (ProductFactor)
 };
+// Multipliers of a product that the GPU computes: 1 / a_scale and 1 / b_scale, which products of
+// codes read; their product and beta, which others read as alpha and beta.
+enum ProductFactor : uint8_t { kInverseA, kInverseB, kAlpha, kBeta, kFactors };
 GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream);
+
+// The same product of operands that are codes, in GemmArgs' terms.
+GemmArgs product_of_codes(const Fp8GemmArgs& args);
+inline GemmScratch fp8_gemm_scratch(const Fp8GemmArgs& args, Stream& stream) {
+  return gemm_scratch(product_of_codes(args), stream);
+}
 
 }  // namespace megatron::kernels::cuda

@@ -112,7 +112,10 @@ std::vector<C> chances_of(const QuantizeArgs& args) {
 
 template <class C>
 void quantize_blocks(const QuantizeArgs& args, const Source<C>& from, const QuantizedBlocks& to) {
-  if (!to.values.defined() && !to.codes.defined() && !to.scales.defined()) return;
+  const bool first = &to == &args.first;
+  if (!to.values.defined() && !to.codes.defined() && !to.scales.defined() &&
+      !(first && args.transposed.defined()))
+    return;
   std::vector<C> values(from.x.size()), scales;
   std::vector<int64_t> codes(from.x.size());
   for (int64_t i = 0; i < from.rows; i += to.rows) {
@@ -138,6 +141,7 @@ void quantize_blocks(const QuantizeArgs& args, const Source<C>& from, const Quan
   }
   if (to.values.defined()) store(to.values, values);
   if (to.codes.defined()) store_integers(to.codes, codes);
+  if (first && args.transposed.defined()) store_integers(args.transposed.transpose(0, 1), codes);
   if (!to.scales.defined()) return;
   if (to.scales.dtype() == DType::f32) return store(to.scales, scales);
   store_integers(to.scales, std::vector<int64_t>(scales.begin(), scales.end()));

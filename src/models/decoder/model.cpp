@@ -157,8 +157,9 @@ void DecoderModel::build_layers(nn::Builder& builder,
   for (int64_t i = 0; i < part_.layers; ++i) {
     static_cast<void>(builder.take_used());
     if (low_precision)
-      builder.set_low_precision([&, layer = part_.first_layer + i](const std::string& weight) {
-        return formats_of(*low_precision, layer, value_.num_layers(), weight);
+      builder.set_low_precision([&, counts = layer_counts(this->model()->facts()),
+                                 layer = part_.first_layer + i](const std::string& weight) {
+        return formats_of(*low_precision, layer, counts, weight);
       });
     layers_.push_back(
         std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,

@@ -252,7 +252,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
       .model = model_text(model),
       .device = std::string(name(s.runtime.device_kind())),
       .type = s.precision.type(),
-      .low_precision = precision_text(s.precision, model),
+      .low_precision = precision_text(s, model),
       .ranks = s.runtime.rank_count(),
       .ranks_here = s.runtime.ranks_here(),
       .threads = s.runtime.threads_per_rank(),
@@ -346,8 +346,9 @@ plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
                    int64_t consumed) {
   check_size(s, model);
   // Patterns of layers by number mean other shares of a model of another depth.
-  const bool freezes = !s.optimizer.freeze.empty();
-  if (const auto depths = freezes ? std::nullopt : depths_for(s, model->num_layers()))
+  const LowPrecisionLayers* const low = model->low_precision();
+  const bool by_number = !s.optimizer.freeze.empty() || (low != nullptr && !low->rules.empty());
+  if (const auto depths = by_number ? std::nullopt : depths_for(s, model->num_layers()))
     if (auto deep = plan_by_depths(s, model, vocabulary, options, consumed, *depths)) return *deep;
   return plan_by_run(s, model, vocabulary, options, consumed);
 }

@@ -64,9 +64,24 @@ std::string text_by_layer(const LowPrecisionLayers& low, const models::Model& mo
                      low.output ? " and of the output layer" : "", name(type));
 }
 
+// The quantised products that a GPU computes in the type of the model.
+std::string gpu_text(const LowPrecisionLayers& low, DType type, const models::ModelFacts& facts) {
+  using enum LowPrecisionRecipe;
+  const bool of_blocks = low.may_use(blockwise) || low.may_use(mxfp8) || low.may_use(nvfp4),
+             of_tensors = low.may_use(delayed) || low.may_use(tensorwise);
+  if (type == DType::f32 || !of_tensors)
+    return fmt::format("; quantized products run on the GPU's {} units", name(type));
+  if (!of_blocks && !facts.experts) return {};
+  return fmt::format("; quantized products {}{}{} run on the GPU's {} units",
+                     of_blocks ? "with scales of blocks" : "",
+                     of_blocks && facts.experts ? " and " : "", facts.experts ? "of experts" : "",
+                     name(type));
+}
+
 }  // namespace
 
-std::string precision_text(const settings::PrecisionSettings& s, const models::Model& model) {
+std::string precision_text(const settings::TrainSettings& run, const models::Model& model) {
+  const settings::PrecisionSettings& s = run.precision;
   const auto low = s.low_precision();
   if (!low) return {};
   std::string text;
@@ -80,6 +95,7 @@ std::string precision_text(const settings::PrecisionSettings& s, const models::M
     text += ", experts";
   if (facts.shared_blocks > 0) text += ", blocks that layers share";
   if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
+  if (run.runtime.device_kind() == DeviceKind::cuda) text += gpu_text(*low, s.type(), facts);
   return text;
 }
 

@@ -267,7 +267,8 @@ class Suggestions {
     if (flags.empty()) return false;
     moments_ = flags;
     moments_share_ = share;
-    return put(flags, share) || (none() && has_changes && put(joined(together(), flags), share));
+    return put(flags, share, true) ||
+           (none() && has_changes && put(joined(together(), flags), share, true));
   }
 
   // All flags that keep the result, except the moments' types.
@@ -302,7 +303,8 @@ class Suggestions {
     const int64_t present = s_.recompute.mlp_chunks;
     const auto flag = [](int64_t n) { return fmt::format("--mlp-chunks-for-training {}", n); };
     constexpr int64_t kMost = 64;
-    if (!model_->facts().feed_forward || present >= kMost) return false;
+    const bool quantizes = !s_.precision.low_precision_flag().empty();  // excludes chunks
+    if (!model_->facts().feed_forward || present >= kMost || quantizes) return false;
     if (!fitting(flag(kMost))) return present < 16;
     for (int64_t n = 2; n <= kMost; n *= 2)
       if (n > present && put(flag(n))) return false;

@@ -63,6 +63,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"RecomputeParts",
              "--recompute-granularity selective --recompute-modules core_attn mlp"},
         Case{"Frozen", kLlama + "--bf16 --freeze *embed* *layers.0.* *mlp*"},
+        // The products of steps 5 and 6 are others than those that were recorded.
+        Case{"LeavesFp4", "--bf16 --fp4-format e2m1 --fp4-switch-to-bf16-at 5", 4, 6},
         Case{"Documents", "--reset-attention-mask --reset-position-ids --eod-mask-loss"},
         // Steps of one micro-batch, then of two: the second micro-batch first runs in step 4.
         Case{"GrowingBatch", "--rampup-batch-size 1 1 3", 2, 6},

@@ -86,6 +86,10 @@ INSTANTIATE_TEST_SUITE_P(
         Flags{"Sharded",
               "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy "
               "optim_grads_params"},
+        Flags{"Fp8", "--bf16 --fp8-format hybrid --fp8-recipe tensorwise"},
+        Flags{"DelayedFp8OfRanks",
+              "--bf16 --fp8-format e4m3 --tensor-model-parallel-size 2 --sequence-parallel"},
+        Flags{"Fp4", "--bf16 --fp4-format e2m1"},
         Flags{"AnyOrder", "--bf16 --allow-nondeterministic"},
         Flags{"Recompute",
               "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
@@ -169,6 +173,8 @@ TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
 
 INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                          ::testing::Values("", "--bf16", "--fp16",
+                                           "--bf16 --fp8-format hybrid --cuda-graph-impl local "
+                                           "--cuda-graph-warmup-steps 1",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
                                            "--tensor-model-parallel-size 2 --sequence-parallel",

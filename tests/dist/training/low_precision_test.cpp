@@ -125,7 +125,7 @@ TEST(LowPrecisionRun, HasThePrecisionOfAFile) {
                         losses(run(with_flags(six_steps(), "--bf16")))));
   EXPECT_FALSE(same_bits(mixed, of_flags));
   const SettledRun settled = settle_run(with_file(always, "*.[12].mlp.linear_fc2", ""));
-  EXPECT_EQ(precision_text(settled.settings.precision, settled.model),
+  EXPECT_EQ(precision_text(settled.settings, settled.model),
             "e4m3, mxfp8 scales: layers.{1-2}.mlp.down; in f32: layers.{0-3}.attention.output, "
             "layers.{0-3}.attention.qkv, layers.{0,3}.mlp.down, layers.{0-3}.mlp.up, embedding, "
             "output layer, norms, attention");

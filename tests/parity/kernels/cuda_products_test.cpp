@@ -41,6 +41,17 @@ class CudaProducts : public ::testing::Test {
   static void set(const char* name, int64_t value) {
     reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"))(name, value);
   }
+  static Tensor values(Arena& arena, Shape shape) {
+    Tensor t = Tensor::empty(arena, shape, DType::f32, "values");
+    std::vector<double> all(static_cast<size_t>(t.elements()));
+    uint64_t state = 17;
+    for (double& x : all) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      x = static_cast<double>(state >> 40) / (1 << 24) - 0.5;
+    }
+    copy_from(t, std::span<const double>(all));
+    return t;
+  }
   Tensor zeros(Shape shape, DType type) {
     Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
     table(DeviceKind::cuda).fill({.out = t, .value = 0}, runtime_.stream());
@@ -128,6 +139,47 @@ TEST_F(CudaProducts, SumsComeInAnyOrderOnlyWhereThatIsAllowed) {
   EXPECT_EQ(queued(deep, kDefault, kInOrder), 1) << "plans of the one are not those of the other";
 }
 
+// The library's products of codes, and this program's own where it has none, are equal but for the
+// order of sums.
+TEST_F(CudaProducts, OfCodesAreComputedWithoutTheLibraryToo) {
+  const auto product = [&](int refused) {
+    set("refuse_algorithms", refused);
+    Arena& arena = runtime_.arena(MemoryClass::activations);
+    const Table& cuda = table(DeviceKind::cuda);
+    const auto quantized = [&](int64_t rows, LowFormat format, const Tensor& scale) {
+      const Tensor x = values(arena, {rows, 80}), codes = zeros({rows, 80}, DType::u8);
+      cuda.quantize({.format = format, .x = x, .scale = scale, .first = {.codes = codes}},
+                    runtime_.stream());
+      return codes;
+    };
+    const Tensor scale = zeros({}, DType::f32);
+    cuda.fill({.out = scale, .value = 40}, runtime_.stream());
+    const Tensor a = quantized(48, LowFormat::e5m2, scale),
+                 b = quantized(32, LowFormat::e4m3, scale);
+    const Fp8GemmArgs args{.a = a,
+                           .b = b,
+                           .a_format = LowFormat::e5m2,
+                           .a_scale = scale,
+                           .b_scale = scale,
+                           .out = zeros({48, 32}, DType::f32)};
+    testing::internal::CaptureStderr();
+    cuda.fp8_gemm(args, runtime_.stream());
+    runtime_.stream().synchronize();
+    const bool warned =
+        testing::internal::GetCapturedStderr().find("without tensor cores") != std::string::npos;
+    EXPECT_EQ(warned, refused > 0);
+    return to_doubles(args.out);
+  };
+  const std::vector<double> library = product(0), own = product(100);
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < own.size(); ++i) {
+    largest = std::max(largest, std::abs(library[i]));
+    difference = std::max(difference, std::abs(own[i] - library[i]));
+  }
+  EXPECT_GT(largest, 1);
+  EXPECT_LT(difference, 1e-5 * largest);
+}
+
 // For a deep product the stand-in proposes: parts added in place if any order is allowed, parts
 // added in order, whole sums, and whole sums again.
 class RefusedAlgorithms : public CudaProducts {
@@ -155,17 +207,6 @@ class RefusedAlgorithms : public CudaProducts {
     }
     said = testing::internal::GetCapturedStderr();
     return error.empty() ? to_doubles(args.out) : std::vector<double>{};
-  }
-  static Tensor values(Arena& arena, Shape shape) {
-    Tensor t = Tensor::empty(arena, shape, DType::f32, "values");
-    std::vector<double> all(static_cast<size_t>(t.elements()));
-    uint64_t state = 17;
-    for (double& x : all) {
-      state = state * 6364136223846793005ull + 1442695040888963407ull;
-      x = static_cast<double>(state >> 40) / (1 << 24) - 0.5;
-    }
-    copy_from(t, std::span<const double>(all));
-    return t;
   }
   static int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
 

@@ -61,6 +61,27 @@ TEST_F(AssumedTimeTest, ProductsAreOfLayersOrOfTheVocabulary) {
   EXPECT_DOUBLE_EQ(time->step_seconds, 2 * time->micro_batch_seconds);
 }
 
+TEST_F(AssumedTimeTest, ProductsOfFp8AreFaster) {
+  const auto codes = [&](int64_t rows) { return tensor({rows, 4096}, DType::u8); };
+  for (const int64_t n : {8192, 1024})
+    kernels().fp8_gemm({.a = codes(4096),
+                        .b = codes(n),
+                        .a_scale = tensor({}, DType::f32),
+                        .b_scale = tensor({}, DType::f32),
+                        .out = tensor({4096, n})},
+                       runtime_.stream());
+  kernels().quantize({.x = tensor({4096, 4096}),
+                      .scale = tensor({}, DType::f32),
+                      .transposed = tensor({4096, 4096}, DType::u8)},
+                     runtime_.stream());
+  const StepWork work = recorder_.take();
+  const auto time = assumed_time(work, work, {});
+  const double large = 2.0 * 4096 * 8192 * 4096 / 1300e12,
+               small = 2.0 * 4096 * 1024 * 4096 / 1150e12;
+  EXPECT_DOUBLE_EQ(seconds(time, "linear layers"), large + small);
+  EXPECT_DOUBLE_EQ(seconds(time, "quantization"), (3.0 * 4096 * 4096 + 4) / 4.2e12);
+}
+
 // With few tokens the product takes less time than the transfers, and the remainder is exposed.
 TEST_F(AssumedTimeTest, GradientsThatAreAddedUpMoveTheirSums) {
   const auto accumulation = [&](int64_t tokens, float beta) {

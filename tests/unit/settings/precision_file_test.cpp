@@ -47,7 +47,7 @@ TEST(PrecisionFile, SaysWhatModulesAre) {
   ASSERT_EQ(low.rules.size(), 4U);
   const auto text = [&](int64_t layer, const std::string& module) -> std::string {
     const auto formats = models::formats_of(
-        low, layer, 4, "layers." + std::to_string(layer) + "." + module + ".weight");
+        low, layer, {.layers = 4}, "layers." + std::to_string(layer) + "." + module + ".weight");
     return formats ? models::formats_text(*formats) : "none";
   };
   const std::string tensorwise = "e4m3, gradients in e5m2, tensorwise scales",
@@ -135,11 +135,16 @@ TEST(ModulePrecision, KnowsTheNamesOfMegatron) {
   for (const models::ModelFlags& f : {flags, experts, latent, hybrid})
     for (const auto& [weight, formats] :
          models::module_precision(models::model_from_flags(f, 32))) {
-      const std::string name = models::megatron_module(weight);
+      const std::string name = models::megatron_module(weight, {.layers = 2});
       EXPECT_NE(name, "") << weight;
       EXPECT_FALSE(formats) << weight;
       found.insert(name.substr(name.rfind("layers.") + 9));
     }
+  const models::LayerCounts encoder{.layers = 4, .encoder = 2};
+  EXPECT_EQ(models::megatron_module("layers.1.mlp.up.weight", encoder),
+            "encoder.layers.1.mlp.linear_fc1");
+  EXPECT_EQ(models::megatron_module("layers.3.mlp.up.weight", encoder),
+            "decoder.layers.1.mlp.linear_fc1");
   for (const char* name : {"self_attention.linear_qkv", "self_attention.linear_q_up_proj",
                            "mlp.linear_fc1", "mlp.experts.linear_fc2",
                            "mlp.shared_experts.linear_fc1", "mlp.fc1_latent_proj", "mixer.in_proj"})

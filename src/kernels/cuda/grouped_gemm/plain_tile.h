@@ -1,12 +1,12 @@
 // A tile of a product by fused multiply-adds in f32 or f64. Each element's terms are added in order
-// of k.
+// of k. TB: type of b.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
 
 namespace megatron::kernels::cuda {
 
-template <class T, bool kInsideA, bool kInsideB, class Sums = Wide<T>>
+template <class T, bool kInsideA, bool kInsideB, class Sums = Wide<T>, class TB = T>
 struct PlainTile {
   static constexpr int kRows = 64, kColumns = 64, kDepth = 16;
   // A thread computes kOwn adjacent rows and columns.
@@ -14,8 +14,8 @@ struct PlainTile {
   static_assert(kRows == kColumns && kRows / kOwn * kAcross == kProductThreads);
   using Sum = Sums;
 
-  template <bool kInside>
-  __device__ static void fetch(const Operand<T, kInside>& from, int64_t first, int64_t depth,
+  template <class U, bool kInside>
+  __device__ static void fetch(const Operand<U, kInside>& from, int64_t first, int64_t depth,
                                Sum (&tile)[kDepth][kPitch]) {
 #pragma unroll
     for (int c = static_cast<int>(threadIdx.x); c < kDepth * kRows; c += kProductThreads) {
@@ -29,7 +29,7 @@ struct PlainTile {
   // Calls store(row, column, values) for every kOwn adjacent values of a row that begin inside the
   // tile. Every thread of the block calls this.
   template <class Store>
-  __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<T, kInsideB>& b,
+  __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<TB, kInsideB>& b,
                                   int64_t depth, const Store& store) {
     alignas(16) __shared__ Sum a_tile[kDepth][kPitch];
     alignas(16) __shared__ Sum b_tile[kDepth][kPitch];

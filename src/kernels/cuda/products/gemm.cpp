@@ -11,6 +11,7 @@
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/products/double_gemm.h"
+#include "kernels/cuda/products/fp8.h"
 #include "kernels/cuda/products/product_plans.h"
 #include "kernels/cuda/table.h"
 #include "kernels/epilogue.h"
@@ -98,6 +99,11 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
       p.batch_b = b.stride(0);
     }
   }
+  if (scratch.factors.defined()) {
+    p.scaled = true;
+    call.pointers.factors = static_cast<const float*>(scratch.factors.address());
+    product_factors(args, scratch.factors, stream);
+  }
   p.align_a = alignment(call.pointers.a);
   p.align_b = alignment(call.pointers.b);
   p.align_out = alignment(call.pointers.out);
@@ -152,8 +158,6 @@ bool fused(const GemmArgs& args, Stream& stream) {
 // rounding in between. cuBLASLt accepts an aux whose rows are multiples of 8 values, aligned to 16
 // bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
-  MG_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
-           "gemm: operands with scales are supported on the CPU only");
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);
   if (has_epilogue(args)) {
     const bool done = !args.double_sums && fused(args, stream);
@@ -166,6 +170,19 @@ void gemm(const GemmArgs& args, Stream& stream) {
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
   ProductPlans::of(stream).run(call.product, call.pointers);
+}
+
+// Uses cuBLASLt, whose products of 8-bit floats need compute capability 8.9; elsewhere, and where
+// it has no algorithm, this program's own kernel.
+void fp8_gemm(const Fp8GemmArgs& args, Stream& stream) {
+  if (args.out.elements() == 0) return;
+  const GemmArgs product = product_of_codes(args);
+  const GemmScratch scratch = gemm_scratch(product, stream);
+  Call call = prepare(product, scratch, stream);
+  call.product.a_format = args.a_format;
+  call.product.b_format = args.b_format;
+  if (!ProductPlans::of(stream).run_if_there(call.product, call.pointers))
+    multiply_codes(args, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -10,6 +10,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/products/tuning.h"
+#include "kernels/cuda_scratch/gemm.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -23,8 +24,9 @@ void check(cublasStatus_t status, const char* call) {
   fail("{}", text);
 }
 
-cudaDataType_t type_of(DType type) {
+cudaDataType_t type_of(DType type, LowFormat format = LowFormat::e4m3) {
   switch (type) {
+    case DType::u8: return format == LowFormat::e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
     case DType::f32: return CUDA_R_32F;
     case DType::bf16: return CUDA_R_16BF;
     case DType::f16: return CUDA_R_16F;
@@ -33,10 +35,10 @@ cudaDataType_t type_of(DType type) {
 }
 
 // A row-major matrix [rows, columns] is column-major [columns, rows].
-Layout make_layout(DType type, int64_t rows, int64_t columns, int64_t row, int64_t batch,
+Layout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t row, int64_t batch,
                    int64_t matrix) {
   cublasLtMatrixLayout_t made = nullptr;
-  check(cublasLtMatrixLayoutCreate(&made, type_of(type), static_cast<uint64_t>(columns),
+  check(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(columns),
                                    static_cast<uint64_t>(rows), row),
         "cublasLtMatrixLayoutCreate");
   Layout layout(made);
@@ -91,6 +93,9 @@ void describe_epilogue(const Product& p, cublasLtMatmulDesc_t operation) {
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
 }
 
+// Products of codes have a factor for each operand; others have one as alpha.
+bool takes_device_alpha(const Product& p) { return p.scaled && p.in != DType::u8; }
+
 // out^T = op(b)^T op(a)^T.
 ProductPlan describe(const Product& p) {
   ProductPlan plan;
@@ -103,11 +108,15 @@ ProductPlan describe(const Product& p) {
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
       static_cast<int32_t>(p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
   describe_epilogue(p, operation);
-  plan.a = p.transpose_b ? make_layout(p.in, p.n, p.k, p.row_b, p.batch, p.batch_b)
-                         : make_layout(p.in, p.k, p.n, p.row_b, p.batch, p.batch_b);
-  plan.b = p.transpose_a ? make_layout(p.in, p.k, p.m, p.row_a, p.batch, p.batch_a)
-                         : make_layout(p.in, p.m, p.k, p.row_a, p.batch, p.batch_a);
-  plan.out = make_layout(p.out, p.m, p.n, p.row_out, p.batch, p.batch_out);
+  if (takes_device_alpha(p))
+    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
+  const cudaDataType_t a = type_of(p.in, p.a_format), b = type_of(p.in, p.b_format);
+  plan.a = p.transpose_b ? make_layout(b, p.n, p.k, p.row_b, p.batch, p.batch_b)
+                         : make_layout(b, p.k, p.n, p.row_b, p.batch, p.batch_b);
+  plan.b = p.transpose_a ? make_layout(a, p.k, p.m, p.row_a, p.batch, p.batch_a)
+                         : make_layout(a, p.m, p.k, p.row_a, p.batch, p.batch_a);
+  plan.out = make_layout(type_of(p.out), p.m, p.n, p.row_out, p.batch, p.batch_out);
   return plan;
 }
 
@@ -155,9 +164,15 @@ std::string_view text_of_epilogue(const Product& p) {
   MG_ASSERT(false);
 }
 
+std::string text_of_operands(const Product& p) {
+  if (p.in != DType::u8) return std::string(name(p.in));
+  const auto format = [](LowFormat f) { return f == LowFormat::e5m2 ? "e5m2" : "e4m3"; };
+  return fmt::format("{} and {}", format(p.a_format), format(p.b_format));
+}
+
 std::string text_of(const Product& p) {
   return fmt::format("{} {} of op(a) [{},{}] and op(b) [{},{}], {} to {}{}", p.batch,
-                     p.batch == 1 ? "product" : "products", p.m, p.k, p.k, p.n, name(p.in),
+                     p.batch == 1 ? "product" : "products", p.m, p.k, p.k, p.n, text_of_operands(p),
                      name(p.out), text_of_epilogue(p));
 }
 
@@ -171,9 +186,9 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, cons
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
       preference.get(), kMax, found.data(), &count);
-  // Versions of cuBLASLt refuse an unsupported epilogue with one of these two statuses.
-  const bool unknown =
-      epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;
+  // Versions of cuBLASLt refuse an unsupported epilogue or type with one of these two statuses.
+  const bool unknown = (epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT || p.in == DType::u8) &&
+                       status == CUBLAS_STATUS_INVALID_VALUE;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -199,12 +214,14 @@ std::string key_of(const Product& p) {
   std::string key = fmt::format(
       "{} to {}: {} x [{},{},{}]{}{}, rows {} {} {}, matrices {} {} {}, aligned {} {} {}, "
       "workspace {}",
-      name(p.in), name(p.out), p.batch, p.m, p.n, p.k, p.transpose_a ? ", a transposed" : "",
-      p.transpose_b ? ", b transposed" : "", p.row_a, p.row_b, p.row_out, p.batch_a, p.batch_b,
-      p.batch_out, p.align_a, p.align_b, p.align_out, p.workspace);
+      text_of_operands(p), name(p.out), p.batch, p.m, p.n, p.k,
+      p.transpose_a ? ", a transposed" : "", p.transpose_b ? ", b transposed" : "", p.row_a,
+      p.row_b, p.row_out, p.batch_a, p.batch_b, p.batch_out, p.align_a, p.align_b, p.align_out,
+      p.workspace);
   key += text_of_epilogue(p);
   if (p.aux) key += ", aux";
   if (p.accumulate) key += ", added";
+  if (p.scaled) key += ", scaled";
   if (p.any_order) key += ", any order of sums";
   return key;
 }
@@ -245,7 +262,14 @@ ProductPlan* ProductPlans::find(const Product& product, const ProductPointers& p
   auto plan = std::make_unique<ProductPlan>(describe(product));
   plan->algorithms = find_algorithms(library_.get(), product, *plan);
   plan->named = static_cast<int>(plan->algorithms.size());
-  if (plan->named == 0) plan.reset();
+  if (plan->named == 0) {
+    plan.reset();
+    if (product.in == DType::u8)
+      log::warning(
+          "cuBLASLt {} has no {}algorithm for {}; the GEMM runs without tensor cores, much slower "
+          "than in bf16",
+          cublasLtGetVersion(), product.any_order ? "" : "deterministic ", text_of(product));
+  }
   if (plan != nullptr && !choose_given(product, *plan) && times_)
     choose_fastest(product, *plan, pointers);
   return plans_.emplace(product, std::move(plan)).first->second.get();
@@ -317,13 +341,23 @@ std::string ProductPlans::library() const {
 cublasStatus_t ProductPlans::call(const Product& product, const ProductPlan& plan,
                                   const cublasLtMatmulAlgo_t& algorithm,
                                   const ProductPointers& pointers) const {
-  const float one = 1, beta = product.accumulate ? 1 : 0;
+  const float one = 1, zero_or_one = product.accumulate ? 1 : 0;
+  const float *alpha = &one, *beta = &zero_or_one;
   cublasLtMatmulDesc_t const operation = plan.operation.get();
+  if (takes_device_alpha(product)) {
+    alpha = pointers.factors + kAlpha;
+    beta = pointers.factors + kBeta;
+  } else if (product.scaled) {
+    set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+        static_cast<const void*>(pointers.factors + kInverseB));
+    set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        static_cast<const void*>(pointers.factors + kInverseA));
+  }
   if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
   if (pointers.aux != nullptr)
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.aux);
-  return cublasLtMatmul(library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a,
-                        plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
+  return cublasLtMatmul(library_.get(), operation, alpha, pointers.b, plan.a.get(), pointers.a,
+                        plan.b.get(), beta, pointers.out, plan.out.get(), pointers.out,
                         plan.out.get(), &algorithm, pointers.workspace,
                         static_cast<size_t>(product.workspace), stream_.handle());
 }
@@ -377,8 +411,9 @@ bool ProductPlans::run_if_there(const Product& product, const ProductPointers& p
     return true;
   log::warning(
       "cuBLASLt {} proposed {} algorithms for {} and rejected all of them, the last one with {}; "
-      "the GEMM runs without the fused epilogue",
-      cublasLtGetVersion(), plan->named, text_of(product), text_of(status));
+      "the GEMM runs {}",
+      cublasLtGetVersion(), plan->named, text_of(product), text_of(status),
+      product.in == DType::u8 ? "without tensor cores" : "without the fused epilogue");
   plans_[product].reset();
   return false;
 }

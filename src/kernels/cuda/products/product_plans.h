@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/low_precision.h"
 #include "device/cuda/stream.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_tuning.h"
@@ -18,13 +19,16 @@ namespace megatron::kernels::cuda {
 
 // Everything that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out
 // : 0), `batch` times; strides in elements, rows do not overlap. Epilogues as in kernels/gemm.h,
-// but aux is contiguous, and the gradient of a bias is written, not accumulated.
+// but aux is contiguous, and the gradient of a bias is written, not accumulated. Operands in u8 are
+// codes of 8-bit floats.
 struct Product {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   int64_t row_a = 0, row_b = 0, row_out = 0;        // row strides
   int64_t batch_a = 0, batch_b = 0, batch_out = 0;  // matrix strides
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
-  DType in = DType::f32, out = DType::f32;              // out is also the bias's type
+  DType in = DType::f32, out = DType::f32;                           // out is also the bias's type
+  LowFormat a_format = LowFormat::e4m3, b_format = LowFormat::e4m3;  // of u8
+  bool scaled = false;                                               // operands have scales
   uint32_t align_a = 16, align_b = 16, align_out = 16;  // alignment of the pointers in bytes
   int64_t workspace = 0;                                // bytes
   Epilogue epilogue = Epilogue::none;
@@ -41,7 +45,8 @@ struct ProductPointers {
   // bias: f32 bias or destination of its gradient. Both pointers are aligned to 16 bytes.
   const void* bias = nullptr;
   void* aux = nullptr;
-  void* workspace = nullptr;  // aligned to 256 bytes
+  void* workspace = nullptr;       // aligned to 256 bytes
+  const float* factors = nullptr;  // on the GPU, by ProductFactor; null: no operand has a scale
 };
 
 template <auto destroy>
