@@ -93,10 +93,11 @@ struct RateValues {
 
 template <class Master, class First, class Second>
 struct Adam {
-  static constexpr int kCount = kFour, kUnroll = 2;
   static constexpr bool kFirstCoded = std::is_same_v<First, MomentCode>,
                         kSecondCoded = std::is_same_v<Second, MomentCode>,
                         kCoded = kFirstCoded || kSecondCoded;
+  // Two groups at a time of moments that are codes need more registers than there are.
+  static constexpr int kCount = kFour, kUnroll = kCoded ? 1 : 2;
   struct Factors {
     RateValues rates;
     float scale, correction1, correction2;

@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kThreads)
     body.at = row.tensors;
     typename Body::Factors factors = shared;
     body.complete(factors);
-    typename Body::Values values[Body::kUnroll];
-    Span spans[Body::kUnroll];
+    typename Body::Values values[Body::kUnroll] = {};
+    Span spans[Body::kUnroll] = {};
 #pragma unroll
     for (int u = 0; u < Body::kUnroll; ++u) {
       Span& span = spans[u];

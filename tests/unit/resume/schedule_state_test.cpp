@@ -110,7 +110,7 @@ TEST(ScheduleState, FlagsRefuseWhatMegatronDoesNotKnow) {
   refused("weight-decay-incr-style", "poly");
   refused("lr-wsd-decay-style", "poly");
   refused("muon-coefficient-type", "septic");
-  refused("exp-avg-dtype", "fp8");
+  refused("exp-avg-dtype", "fp4");
   fields.find("lr-wsd-decay-style")->assign({"minus_sqrt"});
   fields.find("muon-no-split-qkv")->assign({});
   EXPECT_EQ(settings.lr_wsd_decay_style, optim::WsdStyle::minus_sqrt);
