@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -189,6 +190,8 @@ class Reader {
 }  // namespace
 
 std::vector<PrecisionRule> read_precision_rules(const std::string& path) {
+  MG_CHECK(std::filesystem::is_regular_file(path),
+           "--te-precision-config-file is {}, and there is no such file", path);
   return parse_precision_rules(read_file(path, kLargestFile), path);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/fp8_gemm.h"
 #include "models/module_precision.h"
 
 namespace megatron::training {
@@ -65,12 +66,21 @@ std::string text_by_layer(const LowPrecisionLayers& low, const models::Model& mo
 }
 
 // The quantised products that a GPU computes in the type of the model.
-std::string gpu_text(const LowPrecisionLayers& low, DType type, const models::ModelFacts& facts) {
+std::string gpu_text(const LowPrecisionLayers& low, const settings::TrainSettings& run,
+                     const models::ModelFacts& facts) {
   using enum LowPrecisionRecipe;
+  const DType type = run.precision.type();
+  const int64_t tokens =
+      *run.batch.micro_batch_size * run.batch.labelled_length() / run.parallel.context_parallel;
   const bool of_blocks = low.may_use(blockwise) || low.may_use(mxfp8) || low.may_use(nvfp4),
              of_tensors = low.may_use(delayed) || low.may_use(tensorwise);
   if (type == DType::f32 || !of_tensors)
     return fmt::format("; quantized products run on the GPU's {} units", name(type));
+  if (tokens % kernels::kFp8Step != 0)
+    return fmt::format(
+        "; quantized products run on the GPU's {} units, since a rank's {} tokens of a micro-batch "
+        "are no multiple of {}",
+        name(type), tokens, kernels::kFp8Step);
   if (!of_blocks && !facts.experts) return {};
   return fmt::format("; quantized products {}{}{} run on the GPU's {} units",
                      of_blocks ? "with scales of blocks" : "",
@@ -95,7 +105,7 @@ std::string precision_text(const settings::TrainSettings& run, const models::Mod
     text += ", experts";
   if (facts.shared_blocks > 0) text += ", blocks that layers share";
   if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
-  if (run.runtime.device_kind() == DeviceKind::cuda) text += gpu_text(*low, s.type(), facts);
+  if (run.runtime.device_kind() == DeviceKind::cuda) text += gpu_text(*low, run, facts);
   return text;
 }
 

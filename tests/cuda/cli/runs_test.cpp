@@ -171,6 +171,22 @@ TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
   EXPECT_EQ(planned, shown);
 }
 
+// Tensor cores take 16 tokens at a time, and the page says if there are others.
+TEST(CudaPlanText, SaysThatProductsOfFp8AreComputedInBf16) {
+  const Workplace place;
+  const auto page = [&](const std::string& length) {
+    return place
+        .run(with({"plan", "--no-time", "--device", "cuda"},
+                  words(std::string(kModel) +
+                        "--bf16 --fp8-format hybrid --train-iters 3 --micro-batch-size 1 "
+                        "--seq-length " +
+                        length)))
+        .out;
+  };
+  EXPECT_NE(page("24").find("GPU's bf16 units, since a rank's 24 tokens"), std::string::npos);
+  EXPECT_EQ(page("32").find("bf16 units"), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                          ::testing::Values("", "--bf16", "--fp16",
                                            "--bf16 --fp8-format hybrid --cuda-graph-impl local "

@@ -61,7 +61,7 @@ class AdapterRun : public ::testing::Test {
   Workplace place_;
 };
 
-// Scales of frozen weights (--fp8-recipe delayed) are saved beside the optimizer's state.
+// Scales of frozen weights (--fp8-recipe delayed) are saved with the optimizer's state.
 TEST_F(AdapterRun, ResumedHasTheBitsOfOneRun) {
   const std::string adapter =
       "--lora-rank 4 --lora-rank-pattern down_proj=3 --lora-alpha 6 --lora-modules-to-save "
