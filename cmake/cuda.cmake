@@ -144,12 +144,17 @@ function(megatron_cuda_plugin)
   set_target_properties(megatron_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CUDA_RUNTIME_LIBRARY Static)
 endfunction()
 
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  set(megatron_shim_options -mfma)  # fmaf() is one instruction, as on a GPU
+endif()
+
 # CUDA's runtime for the CPU, as the library cuda_shim with its headers.
 function(megatron_cuda_shim_library)
   file(GLOB shim CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/cuda_shim/*.cpp)
   add_library(cuda_shim STATIC ${shim})
   target_include_directories(cuda_shim BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/tests/cuda_shim/include)
   target_compile_options(cuda_shim PUBLIC -Wno-unknown-pragmas)                            # #pragma unroll
+  target_compile_options(cuda_shim PRIVATE ${megatron_shim_options})
   target_link_libraries(cuda_shim PUBLIC megatron_base megatron_compiler fmt::fmt Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_shim PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
   megatron_unity(cuda_shim)
@@ -165,6 +170,7 @@ function(megatron_cuda_shim folder)
   megatron_cuda_tell(device/cuda/plugin.cpp)
   add_library(megatron_cuda_shim MODULE ${sources} $<TARGET_OBJECTS:cuda_shim>)
   target_include_directories(megatron_cuda_shim BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_shim/include)
+  target_compile_options(megatron_cuda_shim PRIVATE ${megatron_shim_options})
   megatron_cuda_link(megatron_cuda_shim)
   # It has none of NVIDIA's libraries, and its kernels run anywhere.
   target_compile_definitions(megatron_cuda_shim PRIVATE MEGATRON_CUDA_LIBRARIES="" MEGATRON_CUDA_CODE="")

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "device/cuda_plugin.h"
 #include "kernels/cpu/products/bf16_products.h"
+#include "kernels/instruction_set.h"
 #include "kernels/reference/table.h"
 #include "kernels/widened.h"
 
@@ -11,7 +12,10 @@ namespace megatron::kernels {
 const Table& table(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::reference: return reference_table();
-    case DeviceKind::cpu: return widened_table(kind);
+    case DeviceKind::cpu: {
+      static const Table& own = (require_instructions(), widened_table(kind));
+      return own;
+    }
     case DeviceKind::meta: return widened_table(kind);
     case DeviceKind::cuda: {
       using Kernels = const Table* (*)();

@@ -95,13 +95,22 @@ class Block {
  private:
   void prepare(const KernelWork& work, int64_t index);
   void run_warp(int warp);
-  void resume(int thread);
+  Context& fiber_of(int thread);
   void enter(int thread);
   void give_way(State state);
   bool release_warp(int warp);
   bool release_block();
   int first(int warp) const { return warp * kLanes; }
   int end(int warp) const { return std::min(first(warp) + kLanes, threads_); }
+  bool runnable(int thread) const {
+    const State state = thread_[static_cast<size_t>(thread)].state;
+    return state == State::fresh || state == State::ready;
+  }
+  // The thread of the same warp to run after this one; -1 after the last.
+  int next_in_warp(int thread) const {
+    const int next = thread + (work_->descending ? -1 : 1);
+    return next >= 0 && next < threads_ && next / kLanes == thread / kLanes ? next : -1;
+  }
   int in_order(int warp, int i) const {  // the i-th lane of a warp to run
     return work_->descending ? end(warp) - 1 - i : first(warp) + i;
   }
@@ -227,8 +236,8 @@ void Block::run_warp(int warp) {
   do {
     for (int i = 0; i < end(warp) - first(warp); ++i) {
       const int t = in_order(warp, i);
-      const State state = thread_[static_cast<size_t>(t)].state;
-      if (state == State::fresh || state == State::ready) resume(t);
+      if (!runnable(t)) continue;
+      scheduler_.switch_to(fiber_of(t));
       if (!fault_.empty()) return;
     }
   } while (release_warp(warp));
@@ -278,7 +287,8 @@ void Block::enter(int thread) {
   here.lane = thread % kLanes;
 }
 
-void Block::resume(int t) {
+// Makes the thread the current one. Returns where it goes on.
+Context& Block::fiber_of(int t) {
   Thread& thread = thread_[static_cast<size_t>(t)];
   if (thread.state == State::fresh) {
     if (idle_.empty()) {
@@ -291,7 +301,7 @@ void Block::resume(int t) {
     thread.fiber->parked = false;
   }
   enter(t);
-  scheduler_.switch_to(thread.fiber->context);
+  return thread.fiber->context;
 }
 
 // A thread that ends without waiting leaves its fiber to the next thread of its warp.
@@ -304,10 +314,8 @@ void Block::live() {
         stop("it ends before the copies that it began");
       Thread& thread = thread_[static_cast<size_t>(current_)];
       thread.state = State::ended;
-      const int next = current_ + (work_->descending ? -1 : 1);
-      if (next < 0 || next >= threads_ || next / kLanes != current_ / kLanes ||
-          thread_[static_cast<size_t>(next)].state != State::fresh)
-        break;
+      const int next = next_in_warp(current_);
+      if (next < 0 || thread_[static_cast<size_t>(next)].state != State::fresh) break;
       thread_[static_cast<size_t>(next)].fiber = fiber;
       enter(next);
     }
@@ -317,11 +325,12 @@ void Block::live() {
   }
 }
 
+// The next thread of the warp goes on at once; the scheduler does when there is none.
 void Block::give_way(State state) {
-  const int t = current_;
+  const int t = current_, next = next_in_warp(t);
   Thread& thread = thread_[static_cast<size_t>(t)];
   thread.state = state;
-  thread.fiber->context.switch_to(scheduler_);
+  thread.fiber->context.switch_to(next >= 0 && runnable(next) ? fiber_of(next) : scheduler_);
 }
 
 const uint64_t* Block::exchange(WarpCall call, unsigned mask, uint64_t value) {

@@ -94,6 +94,23 @@ class Cuda(unittest.TestCase):
         self.assertEqual(code, 1, text)
         self.assertIn("spills 24 bytes: attend", text)
 
+    def test_a_part_of_the_sources(self):
+        objects = "".join(f"src/megatron_cuda.dir/{name}.cu.o\\n" for name in "bcad")
+        self.play(
+            "ninja",
+            f"case \"$*\" in *inputs*) printf '{objects}src/megatron_base.dir/x.o\\n' ;;\n"
+            f"*) echo \"$*\" >{self.root}/asked; cat {self.root}/compiled ;; esac",
+        )
+        code, text = self.run_tool("--part", "1/3")
+        self.assertEqual(code, 0, text)
+        self.assertIn("sm_90a, part 1/3: 1 kernels", text)
+        asked = (self.root / "asked").read_text().split()[-2:]
+        self.assertEqual(asked, [f"src/megatron_cuda.dir/{name}.cu.o" for name in "ad"])
+        for wrong in ("3/3", "1", "x/3"):
+            code, text = self.run_tool("--part", wrong)
+            self.assertEqual(code, 1, text)
+            self.assertIn(f"K/N with K below N, such as 0/3; not '{wrong}'", text)
+
     def test_a_build_that_fails(self):
         self.build("gemm.cu: error: no such thing\n", code=1)
         code, text = self.run_tool()

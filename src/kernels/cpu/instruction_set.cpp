@@ -13,6 +13,15 @@ InstructionSet limit = InstructionSet::newest;
 
 }  // namespace
 
+void require_instructions() {
+#if defined(__x86_64__)
+  MG_CHECK(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+           "this processor has no AVX2 and FMA, which the kernels for CPUs need; x86-64 processors "
+           "have them since 2013 to 2015, but a virtual machine may hide them: choose a newer "
+           "processor, or a CPU model of the virtual machine that shows them");
+#endif
+}
+
 void limit_instruction_set(InstructionSet set) {
   if ((set == InstructionSet::avx2) == (limit == InstructionSet::avx2)) {
     limit = set;
@@ -20,8 +29,6 @@ void limit_instruction_set(InstructionSet set) {
   }
 #if defined(__x86_64__)
   hwy::DisableTargets(0);
-  MG_CHECK((hwy::SupportedTargets() & HWY_AVX2) != 0,
-           "--instruction-set is avx2, which this processor does not have; drop the flag");
   // Lower bits are newer targets.
   if (set == InstructionSet::avx2) hwy::DisableTargets(HWY_AVX2 - 1);
   // Makes kernels choose again. Highway 1.0's SupportedTargets() chooses among all targets itself,

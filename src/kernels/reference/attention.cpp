@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/reference/elements.h"
 #include "kernels/reference/keep.h"
@@ -35,6 +36,12 @@ class Visibility {
            (begins_.empty() || at >= begins_[b * queries_ + i]) &&
            (ends_.empty() || at <= ends_[b * queries_ + i]);
   }
+  // The keys that query i of sample b sees, in ascending order.
+  void list(int64_t b, int64_t i, std::vector<int64_t>& seen) const {
+    seen.clear();
+    for (int64_t j = 0; j < keys_; ++j)
+      if (sees(b, i, j)) seen.push_back(j);
+  }
 
  private:
   bool causal_;
@@ -56,16 +63,13 @@ Score<C> score_of(const Args& args) {
   return {static_cast<C>(args.scale), static_cast<C>(args.soft_cap)};
 }
 
-// Replaces a row of scores by probabilities, 0 for hidden keys. Returns the log sum exp of the
-// visible scores and of the sink (-infinity: none), -infinity if all are hidden.
+// Replaces the scores of the keys that a query sees by probabilities. Returns the log sum exp of
+// them and of the sink (-infinity: none), -infinity if there are neither.
 template <class C>
-C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i, C sink) {
+C softmax_row(std::vector<C>& scores, C sink) {
   constexpr C kHidden = -std::numeric_limits<C>::infinity();
   C maximum = sink, sum = 0;
-  for (size_t j = 0; j < scores.size(); ++j) {
-    if (!visible.sees(b, i, static_cast<int64_t>(j))) scores[j] = kHidden;
-    maximum = std::max(maximum, scores[j]);
-  }
+  for (const C score : scores) maximum = std::max(maximum, score);
   if (maximum == kHidden) {
     std::fill(scores.begin(), scores.end(), C{0});
     return kHidden;
@@ -144,13 +148,14 @@ struct Heads {
   C bias_of(int64_t b, int64_t i, int64_t j, int64_t n) const {
     return bias.empty() ? 0 : bias[bias_index(b, i, j, n)];
   }
-  // keep / (1 - p) for the probabilities of one query.
-  void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
-    std::fill(factors.begin(), factors.end(), C{1});
+  // keep / (1 - p) for the probabilities of the keys that one query sees.
+  void dropout_row(int64_t b, int64_t i, int64_t n, const std::vector<int64_t>& seen,
+                   std::vector<C>& factors) const {
+    factors.assign(seen.size(), C{1});
     if (mask.p == 0) return;
     const Keep keep(mask, mix_stream(mask.stream, static_cast<uint64_t>(mask.first_head + n)));
-    for (int64_t j = 0; j < keys; ++j) {
-      factors[j] = keep(samples[b], visible.query(b, i), visible.key(b, j))
+    for (size_t s = 0; s < seen.size(); ++s) {
+      factors[s] = keep(samples[b], visible.query(b, i), visible.key(b, seen[s]))
                        ? 1 / (1 - static_cast<C>(mask.p))
                        : 0;
     }
@@ -174,18 +179,18 @@ void attend(const AttentionArgs& args, Stream& stream) {
   for_rows(stream, x.batch * x.heads * x.queries, 16, [&](int64_t row) {
     const int64_t b = row / (x.heads * x.queries), n = row / x.queries % x.heads,
                   i = row % x.queries;
-    std::vector<C> p(x.keys), factors(x.keys);
-    for (int64_t j = 0; j < x.keys; ++j) {
-      if (x.visible.sees(b, i, j))
-        p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n) * x.width],
-                             &x.k[x.key_row(b, j, n) * x.width], x.width)) +
-               x.bias_of(b, i, j, n);
-    }
-    lse[row] = softmax_row(p, x.visible, b, i, sink_of(x.sinks, n));
-    x.dropout_row(b, i, n, factors);
-    for (int64_t j = 0; j < x.keys; ++j) {
-      if (!x.visible.sees(b, i, j)) continue;
-      const C weight = p[j] * factors[j];
+    std::vector<int64_t> seen;
+    x.visible.list(b, i, seen);
+    std::vector<C> p(seen.size()), factors(seen.size());
+    for (size_t s = 0; s < seen.size(); ++s)
+      p[s] = x.score(x.dot(&x.q[x.query_row(b, i, n) * x.width],
+                           &x.k[x.key_row(b, seen[s], n) * x.width], x.width)) +
+             x.bias_of(b, i, seen[s], n);
+    lse[row] = softmax_row(p, sink_of(x.sinks, n));
+    x.dropout_row(b, i, n, seen, factors);
+    for (size_t s = 0; s < seen.size(); ++s) {
+      const int64_t j = seen[s];
+      const C weight = p[s] * factors[s];
       for (int64_t d = 0; d < x.value_width; ++d)
         out[x.query_row(b, i, n) * x.value_width + d] +=
             weight * x.v[x.key_row(b, j, n) * x.value_width + d];
@@ -214,23 +219,25 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   const int64_t group = x.heads / x.kv_heads;
   for_rows(stream, x.batch * x.kv_heads, 1, [&](int64_t task) {
     const int64_t b = task / x.kv_heads, first = task % x.kv_heads * group;
-    std::vector<C> factors(x.keys);
+    std::vector<int64_t> seen;
+    std::vector<C> factors;
     for (int64_t n = first; n < first + group; ++n) {
       for (int64_t i = 0; i < x.queries; ++i) {
         const int64_t qr = x.query_row(b, i, n) * x.width,
                       outr = x.query_row(b, i, n) * x.value_width;
         const int64_t row = (b * x.heads + n) * x.queries + i;
         const C delta = deltas[row] = x.dot(&dout[outr], &out[outr], x.value_width);
-        x.dropout_row(b, i, n, factors);
-        for (int64_t j = 0; j < x.keys; ++j) {
-          if (!x.visible.sees(b, i, j)) continue;
+        x.visible.list(b, i, seen);
+        x.dropout_row(b, i, n, seen, factors);
+        for (size_t s = 0; s < seen.size(); ++s) {
+          const int64_t j = seen[s];
           const int64_t kr = x.key_row(b, j, n) * x.width, vr = x.key_row(b, j, n) * x.value_width;
           const C score = x.score(x.dot(&x.q[qr], &x.k[kr], x.width));
           const C p = std::exp(score + x.bias_of(b, i, j, n) - lse[row]);
           const C dp = x.dot(&dout[outr], &x.v[vr], x.value_width);
-          const C dscore = p * (factors[j] * dp - delta), ds = x.score.slope(score) * dscore;
+          const C dscore = p * (factors[s] * dp - delta), ds = x.score.slope(score) * dscore;
           if (!dbias.empty()) dbias[b * x.bias.size() + x.bias_index(b, i, j, n)] += dscore;
-          for (int64_t d = 0; d < x.value_width; ++d) dv[vr + d] += factors[j] * p * dout[outr + d];
+          for (int64_t d = 0; d < x.value_width; ++d) dv[vr + d] += factors[s] * p * dout[outr + d];
           for (int64_t d = 0; d < x.width; ++d) {
             dq[qr + d] += ds * x.k[kr + d];
             dk[kr + d] += ds * x.q[qr + d];

@@ -1,17 +1,22 @@
 // PyPI's transformers opens this program's output: for every family that it supports, a directory
-// with our initial values gives our logits. Excluded are nemotron-nas, whose class transformers
-// does not ship, and megatron, this program's own type.
+// with our initial values gives our logits, and so does what `megatron quantize` writes. Excluded
+// are nemotron-nas, whose class transformers does not ship, and megatron, this program's own type.
+// MEGATRON_TEST_PYTHON: a Python that has torch and transformers; without it they are installed.
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
 #include "base/files.h"
 #include "base/tolerances.h"
+#include "checkpoint/model_directory.h"
 #include "checkpoint/save.h"
 #include "golden/inference/support.h"
+#include "golden/selftest/support.h"
 #include "golden/training/support.h"
+#include "training/model_source.h"
 #include "unit/models/family_models.h"
 
 namespace megatron::training {
@@ -83,18 +88,10 @@ std::map<std::string, Json> configs() {
   return all;
 }
 
-// Sequences are longer than the windows and, if a family's angles depend on the length, than the
-// original context. expected.json next to the model has the tokens and our logits.
-void write_model(Json config, const std::string& directory) {
-  config.set("initializer_range", 0.2);
-  testing::RandomModel m(models::model_from_config_json(config), DType::f32);
-  fill(m.model, m.runtime.stream());
-  const models::Model& model = m.model.model();
-  checkpoint::save(directory,
-                   {.config = model->config_json(DType::f32),
-                    .model = checkpoint::held(models::tensors_of(m.model))},
-                   m.runtime.stream());
-  const testing::Tokens tokens = testing::random_tokens(40, model->vocab_size(), 3);
+// Writes expected.json next to a model: tokens and our logits. Sequences are longer than the
+// windows and, if a family's angles depend on the length, than the original context.
+void write_expected(testing::RandomModel& m, const std::string& directory) {
+  const testing::Tokens tokens = testing::random_tokens(40, m.model.model()->vocab_size(), 3);
   const std::vector<float> logits = testing::whole_logits(m, tokens);
   Json expected(Json::Object{});
   expected.set("tokens", Json::Array(tokens.begin(), tokens.end()));
@@ -102,42 +99,97 @@ void write_model(Json config, const std::string& directory) {
   write_file(directory + "/expected.json", expected.dump());
 }
 
-TEST(Transformers, OpensEveryFamilyAndGivesOurLogits) {
-  const TemporaryDirectory folder;
-  const std::string python = folder / "venv/bin/python";
-  const Ended made = shell("python3 -m venv " + (folder / "venv") + " && " + python +
-                           " -m pip install -q torch transformers");
-  if (!made.well)
-    GTEST_SKIP() << "python3 -m venv and pip install torch transformers did not succeed here (they "
-                    "need python3-venv, PyPI and 6 GB): "
-                 << made.text;
+void write_model(Json config, const std::string& directory) {
+  config.set("initializer_range", 0.2);
+  testing::RandomModel m(models::model_from_config_json(config), DType::f32);
+  fill(m.model, m.runtime.stream());
+  checkpoint::save(directory,
+                   {.config = m.model.model()->config_json(DType::f32),
+                    .model = checkpoint::held(models::tensors_of(m.model))},
+                   m.runtime.stream());
+  write_expected(m, directory);
+}
+
+// Quantizes a directory of the golden vectors.
+void write_quantized(const std::string& family, const std::string& directory) {
+  const Ended done = shell(std::string(MEGATRON_BINARY) + " quantize --model " +
+                           testing::vectors("hf/" + family) + " --save " + directory);
+  ASSERT_TRUE(done.well) << done.text;
+  const checkpoint::ModelDirectory read(directory);
+  testing::RandomModel m(models::model_from_config_json(read.config()), DType::f32);
+  const auto loaded = load_model(read, m.model.model(), m.runtime, DType::f32, 0);
+  const auto from = loaded->parameters(), to = m.model.parameters();
+  for (size_t i = 0; i < to.size(); ++i)
+    copy_from(to[i]->parameter.value,
+              std::span<const double>(to_doubles(from[i]->parameter.value)));
+  write_expected(m, directory);
+}
+
+class Transformers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* given = std::getenv("MEGATRON_TEST_PYTHON")) {
+      python_ = given;
+      return;
+    }
+    const Ended made = shell("python3 -m venv " + (folder_ / "venv") + " && " + python_ +
+                             " -m pip install -q torch transformers");
+    if (!made.well)
+      GTEST_SKIP() << "python3 -m venv and pip install torch transformers did not succeed here "
+                      "(they need python3-venv, PyPI and 6 GB): "
+                   << made.text;
+  }
+
+  // Opens the directories. Returns the class of each, by the directory's name.
+  std::map<std::string, std::string> open(const std::string& directories) {
+    const Ended read = shell(python_ + " " + kComparison + directories);
+    EXPECT_TRUE(read.well) << read.text;
+    // One line each: name, class, number of missing or surplus tensors, largest difference, largest
+    // logit.
+    std::map<std::string, std::string> seen;
+    std::istringstream lines(read.text);
+    std::string mark, model, type;
+    for (std::string line; std::getline(lines, line);) {
+      int64_t wrong = -1;
+      double difference = 1, largest = 0;
+      std::istringstream words(line);
+      if (!(words >> mark >> model >> type >> wrong >> difference >> largest) || mark != "model")
+        continue;
+      seen[model] = type;
+      EXPECT_EQ(wrong, 0) << line;
+      EXPECT_LE(difference, tolerance::kGoldenLogitsAbsolute) << line;
+      EXPECT_GT(largest, 0.5) << line;
+      std::puts(line.c_str());
+    }
+    return seen;
+  }
+
+  const TemporaryDirectory folder_;
+  std::string python_ = folder_ / "venv/bin/python";
+};
+
+TEST_F(Transformers, OpensEveryFamilyAndGivesOurLogits) {
   std::string directories;
   const std::map<std::string, Json> all = configs();
   for (const auto& [name, config] : all) {
-    write_model(config, folder / name);
-    directories += " " + (folder / name);
+    write_model(config, folder_ / name);
+    directories += " " + (folder_ / name);
   }
-  const Ended read = shell(python + " " + kComparison + directories);
-  ASSERT_TRUE(read.well) << read.text;
-  // One line each: name, class, number of missing or surplus tensors, largest difference, largest
-  // logit.
-  std::map<std::string, std::string> seen;
-  std::istringstream lines(read.text);
-  std::string mark, model, type;
-  for (std::string line; std::getline(lines, line);) {
-    int64_t wrong = -1;
-    double difference = 1, largest = 0;
-    std::istringstream words(line);
-    if (!(words >> mark >> model >> type >> wrong >> difference >> largest) || mark != "model")
-      continue;
-    seen[model] = type;
-    EXPECT_EQ(wrong, 0) << line;
-    EXPECT_LE(difference, tolerance::kGoldenLogitsAbsolute) << line;
-    EXPECT_GT(largest, 0.5) << line;
-    std::puts(line.c_str());
+  const auto seen = open(directories);
+  for (const auto& [name, config] : all) {
+    ASSERT_TRUE(seen.contains(name)) << name;
+    EXPECT_EQ(seen.at(name), config["architectures"].as_array()[0].as_string());
   }
-  for (const auto& [name, config] : all)
-    EXPECT_EQ(seen[name], config["architectures"].as_array()[0].as_string()) << read.text;
+}
+
+TEST_F(Transformers, OpensQuantizedDirectoriesAndGivesOurLogits) {
+  std::string directories;
+  for (const char* family : {"llama", "qwen3_moe", "deepseek_v3"}) {
+    write_quantized(family, folder_ / family);
+    if (HasFatalFailure()) return;
+    directories += " " + (folder_ / family);
+  }
+  EXPECT_EQ(open(directories).size(), 3u);
 }
 
 }  // namespace

@@ -295,9 +295,9 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
 }
 
 TEST(FewRows, AreReadAsTheyLieOnAvx512AndAvx2) {
-  for_each_target([](int64_t target) {
+  for_each_target([](int64_t) {
     for (const DType type : {DType::f32, DType::bf16}) {
-      EXPECT_EQ(takes_few_rows(WordKind::f32, type, kFewRows), target != HWY_SSE4);
+      EXPECT_TRUE(takes_few_rows(WordKind::f32, type, kFewRows));
       EXPECT_FALSE(takes_few_rows(WordKind::f32, type, kFewRows + 1));
     }
   });

@@ -10,7 +10,7 @@ namespace megatron::kernels::cpu {
 template <class F>
 void for_each_target(F f) {
   const int64_t supported = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2}) {
     if ((supported & target) == 0) continue;
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
