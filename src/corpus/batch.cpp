@@ -566,10 +566,11 @@ parallel::LabelledTokens DeviceBatch::listed(parallel::LabelledTokens& memory,
   return tokens_listed;
 }
 
-void DeviceBatch::list_labelled(const HostBatch& host) {
+void DeviceBatch::list_labelled(const HostBatch& host, bool squares) {
   const int64_t tokens = host.layout.rows();
   batch_.labelled =
       listed(labelled_, host.labels, tokens, [&](size_t i) { return host.loss_mask[i] != 0; });
+  batch_.labelled.squares = squares;
   if (lists_pairs_)
     batch_.pairs = listed(pairs_, host.pair_labels, tokens,
                           [&](size_t i) { return host.pair_labels[i] >= 0; });

@@ -87,8 +87,8 @@ class DeviceBatch {
                         settings::LossScope scope, double loss_scale = 1,
                         std::span<const double> of_sequences = {});
   // Lists the tokens that count, after fill(): the batch's `labelled`, and its pairs. Without data,
-  // all tokens.
-  void list_labelled(const HostBatch& host);
+  // all tokens. squares: as in parallel::LabelledTokens.
+  void list_labelled(const HostBatch& host, bool squares = false);
 
  private:
   Runtime& runtime_;

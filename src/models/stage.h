@@ -83,9 +83,10 @@ class Stage {
   virtual Var pair_logits(Tape&, const Bundle&) const { return {}; }
   // What an objective (training/objective.h) reads, with a gradient: the log-probability of each
   // token's label [T], 0 for tokens that are not in batch.labelled
-  // (parallel/token_log_probabilities.h), and with a head for pairs that of the pair's label beside
-  // it [T,2], of batch.pairs; or, of a model that scores texts, the scores [T, score_labels]; or,
-  // of one without a head (ModelFacts::headless), the hidden states [T,H].
+  // (parallel/token_log_probabilities.h; with batch.labelled.squares [T,2]), and with a head for
+  // pairs that of the pair's label beside it [T,2], of batch.pairs; or, of a model that scores
+  // texts, the scores [T, score_labels]; or, of one without a head (ModelFacts::headless), the
+  // hidden states [T,H].
   virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   // Entropies of the next tokens of those in batch.labelled [R] (parallel/token_entropies()); not
   // recorded. Undefined for a model that has none.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/columns.h"
 #include "ops/linear_cross_entropy.h"
 #include "parallel/chunk_losses.h"
 #include "parallel/collectives.h"
@@ -35,7 +36,8 @@ class ChunkedHead {
         products_(weight, layer.bias, tape),
         x_TH_(x_TH),
         sums_(kernels::accumulator(x_TH.dtype())),
-        dense_(layer.soft_cap > 0 || layer.bias || computes == Computes::entropies) {
+        dense_(layer.soft_cap > 0 || layer.bias || computes == Computes::entropies ||
+               tokens.squares) {
     const int64_t columns = weight.value().size(0), labelled = tokens.rows.elements();
     const int64_t share =
         std::max<int64_t>(1, largest_vocabulary_share(layer.first, columns, layer.tp.rank()));
@@ -56,15 +58,23 @@ class ChunkedHead {
     adapted_dx_CH_ = drops() ? scratch(x_CH_.shape(), x_TH.dtype(), "head.adapter's dx") : dx_CH_;
   }
 
-  // Log-probabilities [T].
-  void forward(const Tensor& out_T) {
+  // Log-probabilities [T], and with tokens.squares the logarithms of the sums of squares [T].
+  void forward(const Tensor& out_T, const Tensor& squares_T) {
     const kernels::Table& table = tape_.kernels();
     table.fill({.out = out_T, .value = 0}, tape_.stream());
+    if (tokens_.squares) table.fill({.out = squares_T, .value = 0}, tape_.stream());
     table.fill({.out = weights_C_, .value = 1}, tape_.stream());
+    const Tensor squares_C = tokens_.squares ? scratch({rows_}, sums_, "head.squares") : Tensor();
     for_each_chunk([&](int64_t begin, int64_t count) {
-      const Tensor loss = losses_of(begin, logits_of(begin, count), {}, layer_.soft_cap);
+      const Tensor logits = logits_of(begin, count),
+                   loss = losses_of(begin, logits, {}, layer_.soft_cap);
       table.scale({.factor = -1, .x = loss, .out = loss}, tape_.stream());
       put(loss.view({count, 1}), begin, out_T.view({out_T.size(0), 1}));
+      if (!tokens_.squares) return;
+      const Tensor squares = squares_C.slice(0, 0, count);
+      table.scale({.factor = 2, .x = loss, .out = squares}, tape_.stream());
+      add_doubled_losses(begin, logits, squares);
+      put(squares.view({count, 1}), begin, squares_T.view({squares_T.size(0), 1}));
     });
   }
 
@@ -114,6 +124,14 @@ class ChunkedHead {
   }
 
  private:
+  // Adds the losses of twice the logits, which are overwritten. With z the logits, that of a label
+  // is log sum e^(2z) - 2 z_label; less twice its loss: log sum e^(2z) - 2 log sum e^z.
+  void add_doubled_losses(int64_t begin, const Tensor& logits, const Tensor& sum) {
+    tape_.kernels().scale({.factor = 2, .x = logits, .out = logits}, tape_.stream());
+    tape_.kernels().add({.a = losses_of(begin, logits, {}, 0), .b = sum, .out = sum},
+                        tape_.stream());
+  }
+
   bool drops() const { return ops::drops(layer_.adapter, tape_); }
 
   // Adds the gradient of the adapter's input to dx, or writes it to adapted_dx_CH_.
@@ -228,7 +246,10 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
   const Tensor x_TH = all_rows(tape, x.value, tp);
   const Tensor out_T =
       tape.empty({x_TH.size(0)}, kernels::accumulator(x_TH.dtype()), "log_probabilities");
-  ChunkedHead(tape, weight, tokens, layer, x_TH, ChunkedHead::Computes::values).forward(out_T);
+  Tensor squares_T;
+  if (tokens.squares) squares_T = tape.empty(out_T.shape(), out_T.dtype(), "log_squares");
+  ChunkedHead(tape, weight, tokens, layer, x_TH, ChunkedHead::Computes::values)
+      .forward(out_T, squares_T);
   Node node{.name = "token_log_probabilities",
             .inputs = {x.id},
             .saved = {x.value, tokens.rows, tokens.labels},
@@ -237,7 +258,8 @@ Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int6
   if (bias) node.weights.push_back(bias);
   ops::for_each_weight(adapter, [&](const Weight& w) { node.weights.push_back(w); });
   node.attributes = layer;
-  return tape.record_one(std::move(node), out_T);
+  const Var values = tape.record_one(std::move(node), out_T);
+  return tokens.squares ? ops::join_columns(tape, values, Var(squares_T)) : values;
 }
 
 Tensor token_entropies(Tape& tape, const Tensor& x, const Weight& weight, int64_t first,

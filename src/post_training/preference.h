@@ -35,10 +35,9 @@ class PreferenceObjective final : public training::Objective {
   // Throws Error for settings that PreferenceSettings::check() refuses.
   explicit PreferenceObjective(settings::PreferenceSettings settings);
 
+  bool reads_squares() const override { return settings_.use_weighting; }
   // Pairs, or unpaired examples.
   double counted(const corpus::HostBatch& batch) const override;
-  // values [B*S]; with settings.use_weighting [B*S, 2], the second of each the logarithm of the sum
-  // of squared probabilities.
   training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> values,
                                     std::span<double> gradient) const override;
   std::vector<MetricDefinition> metrics() const override;

@@ -22,6 +22,7 @@ class Remembering final : public training::Objective {
   explicit Remembering(std::shared_ptr<const training::Objective> objective)
       : objective_(std::move(objective)) {}
 
+  bool reads_squares() const override { return objective_->reads_squares(); }
   double counted(const corpus::HostBatch& batch) const override {
     return objective_->counted(batch);
   }

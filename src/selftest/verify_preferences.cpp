@@ -178,9 +178,10 @@ class Rows {
   std::vector<Place> places_;
 };
 
-// Reads the log-probabilities of all labels.
+// Reads the log-probabilities of all labels, and the sums of squares beside them.
 class Reading final : public training::Objective {
  public:
+  bool reads_squares() const override { return true; }
   training::ObjectiveTerms evaluate(const corpus::HostBatch&, std::span<const double>,
                                     std::span<double>) const override {
     return {};
@@ -199,11 +200,12 @@ class PreferenceCheck {
         expected_(directory + "/losses.safetensors"),
         width_(static_cast<size_t>(expected_.shape("input_ids")[1])),
         policy_(2 * texts_.pairs() * (width_ - 1)),
-        reference_(2 * texts_.pairs() * (width_ - 1)) {}
+        reference_(policy_),
+        squares_(policy_) {}
 
   void run() {
     compare_inputs();
-    read_log_probabilities(kPolicy, policy_);
+    read_log_probabilities(kPolicy, policy_, &squares_);
     read_log_probabilities(kReference, reference_);
     compare_log_probabilities();
     const Json cases = Json::read(directory_ + "/cases.json");
@@ -253,7 +255,8 @@ class PreferenceCheck {
     return rows_of(groups, loss.reads_prompts(), loss.couples());
   }
 
-  void read_log_probabilities(const char* name, Numbers& numbers) const {
+  void read_log_probabilities(const char* name, Numbers& numbers,
+                              Numbers* squares = nullptr) const {
     std::vector<Rows::Group> groups;
     for (const bool mismatched : {false, true})
       for (const Text& text : texts_.of(mismatched))
@@ -261,10 +264,14 @@ class PreferenceCheck {
     Rows rows = rows_of(groups, true, false);
     const ObjectiveResults results = objective_results(
         model(name), rows.batch(), std::make_shared<const Reading>(), device_, options_);
-    std::vector<double> values;
+    std::vector<double> values, of_squares;
     for (const auto& [sample, of_sample] : results.values)
-      values.insert(values.end(), of_sample.begin(), of_sample.end());
+      for (size_t i = 0; i < of_sample.size(); i += 2) {
+        values.push_back(of_sample[i]);
+        of_squares.push_back(of_sample[i + 1]);
+      }
     rows.take(values, width_, numbers);
+    if (squares != nullptr) rows.take(of_squares, width_, *squares);
   }
 
   void compare_inputs() {
@@ -316,6 +323,7 @@ class PreferenceCheck {
     compare("log_probs", policy);
     compare("reference_log_probs", reference);
     compare("KL_log_probs", of_completions(policy_, true));
+    compare("log_sum_sq_probs", of_completions(squares_, false));
     compare("KL_reference_log_probs", of_completions(reference_, true));
     compare("log_probs_all", policy_.own);
     for (const bool chosen : {true, false}) {
@@ -341,9 +349,7 @@ class PreferenceCheck {
     std::vector<double> values = rows.give(swapped ? reference_ : policy_, width_);
     const size_t each = objective.settings().use_weighting ? 2 : 1;
     if (each == 2) {
-      Numbers squares(policy_.own.size());
-      squares.own = expected_.doubles("log_sum_sq_probs");
-      const std::vector<double> second = rows.give(squares, width_), first = values;
+      const std::vector<double> second = rows.give(squares_, width_), first = values;
       values.clear();
       for (size_t t = 0; t < first.size(); ++t) values.insert(values.end(), {first[t], second[t]});
     }
@@ -412,8 +418,8 @@ class PreferenceCheck {
   Report& report_;
   Texts texts_;
   Expected expected_;
-  size_t width_;  // T
-  Numbers policy_, reference_;
+  size_t width_;                          // T
+  Numbers policy_, reference_, squares_;  // squares_: logarithms, of the policy
 };
 
 }  // namespace

@@ -204,6 +204,11 @@ void PreferenceSettings::fields(Fields& f) {
   f.add_switch("reference-free", &reference_free, true,
                "without a reference model: log-probabilities take the place of log-ratios")
       .of(family(Family::ratio));
+  f.add_switch(
+      "use-weighting", &use_weighting, true,
+      "WPO: the loss of a pair is weighted by the probability that the trained model gives "
+      "both completions, a geometric mean over their tokens of p / sum p^2; not a part of "
+      "the gradient");
   f.add("discopop-tau", &discopop_tau, "discopop: temperature of the mixture of its two losses")
       .of(read_by(Kind::discopop));
   f.add("desirable-weight", &desirable_weight,
@@ -266,10 +271,14 @@ void PreferenceSettings::check() const {
   check_number("simpo-gamma", simpo_gamma, true, "a number");
   if (cpo_alpha) check_number("cpo-alpha", *cpo_alpha, *cpo_alpha >= 0, "a number from 0 on");
   check_number("alphapo-alpha", alphapo_alpha, true, "a number");
-  MG_CHECK(!use_weighting || !couples(),
-           "--preference-loss {} has losses that are no sum over pairs, which WPO cannot weigh: "
-           "leave them out",
-           fmt::join(loss, " "));
+  for (const Term& term : terms())
+    MG_CHECK(!use_weighting || (term.row->family == Family::ratio && !term.row->couples),
+             "--use-weighting weighs pairs whose log-probabilities are compared with a reference "
+             "model's, but --preference-loss {} is {}: leave one of them out",
+             term.row->name,
+             term.row->family == Family::unpaired ? "of single completions"
+             : term.row->family == Family::free   ? "without a reference model"
+                                                  : "no sum over pairs");
 }
 
 std::vector<PreferenceSettings::Term> PreferenceSettings::terms() const {

@@ -76,9 +76,7 @@ struct PreferenceSettings {
   Divergence divergence = Divergence::reverse_kl;
   double alpha_divergence = 0.5;
   bool reference_free = false;
-  // Weighs pairs as WPO does (Zhou et al. 2024). It needs the sums of the squared probabilities
-  // beside the log-probabilities, which output layers do not give, so that it has no flag.
-  bool use_weighting = false;
+  bool use_weighting = false;  // weighs pairs as WPO does (Zhou et al. 2024)
   double discopop_tau = 0.05;
   double desirable_weight = 1, undesirable_weight = 1;
   double simpo_gamma = 0.5;

@@ -59,7 +59,7 @@ parallel::Payload LossPass::forward(const parallel::Action& action,
   if (!stage.part().head) return models::leaving_values(stage, tape, out);
   const corpus::HostBatch& host = batches_[static_cast<size_t>(micro_batch)];
   if (on_values_ != nullptr)
-    (*on_values_)(micro_batch, objective_values(stage, tape, out, host, batch));
+    (*on_values_)(micro_batch, objective_values(stage, tape, out, host, batch, false));
   else
     (*on_losses_)(micro_batch, options_.objective == nullptr
                                    ? token_losses(stage, tape, out, host, batch)
@@ -86,8 +86,8 @@ std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& ta
 
 std::vector<double> LossPass::objective_values(const models::Stage& stage, Tape& tape,
                                                const Bundle& out, const corpus::HostBatch& host,
-                                               const nn::Batch& batch) {
-  if (stage.model()->score_labels() == 0) device_batch_->list_labelled(host);
+                                               const nn::Batch& batch, bool squares) {
+  if (stage.model()->score_labels() == 0) device_batch_->list_labelled(host, squares);
   const Tensor held = models::head_objective_values(stage, tape, out, batch).value;
   return values_of_sequences(held, host, model_.ranks->modules().context, runtime_);
 }
@@ -95,7 +95,8 @@ std::vector<double> LossPass::objective_values(const models::Stage& stage, Tape&
 std::vector<LossSum> LossPass::objective_losses(const models::Stage& stage, Tape& tape,
                                                 const Bundle& out, const corpus::HostBatch& host,
                                                 const nn::Batch& batch) {
-  const std::vector<double> values = objective_values(stage, tape, out, host, batch);
+  const std::vector<double> values =
+      objective_values(stage, tape, out, host, batch, options_.objective->reads_squares());
   std::vector<LossSum> sums(static_cast<size_t>(host.layout.sequences));
   if (!runtime_.device().has_data() || !leads_context(*model_.ranks)) return sums;
   const size_t each = values.size() / sums.size();

@@ -66,7 +66,8 @@ class LossPass final : private parallel::StageWork {
   parallel::Payload receive_into(int chunk, int micro_batch, bool gradient) override;
   void run_all(std::span<const corpus::HostBatch> micro_batches);
   std::vector<double> objective_values(const models::Stage& stage, Tape& tape, const Bundle& out,
-                                       const corpus::HostBatch& host, const nn::Batch& batch);
+                                       const corpus::HostBatch& host, const nn::Batch& batch,
+                                       bool squares);
   std::vector<LossSum> token_losses(const models::Stage& stage, Tape& tape, const Bundle& out,
                                     const corpus::HostBatch& host, const nn::Batch& batch);
   std::vector<LossSum> objective_losses(const models::Stage& stage, Tape& tape, const Bundle& out,

@@ -313,7 +313,8 @@ void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& act
                                      const Bundle& out) {
   const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
   const models::Stage& last = stage(action.chunk);
-  if (last.model()->score_labels() == 0) slot.batch.list_labelled(host);
+  if (last.model()->score_labels() == 0)
+    slot.batch.list_labelled(host, with_.options.objective->reads_squares());
   Tensor entropies;
   slot.outputs = {models::head_objective_values(last, *slot.tape, out, *slot.filled,
                                                 with_.options.log_entropy ? &entropies : nullptr)};

@@ -31,13 +31,16 @@ struct ObjectiveTerms {
 class Objective {
  public:
   virtual ~Objective() = default;
+  // True if the logarithm of the sum of squared probabilities of the next token is beside each
+  // log-probability of a label.
+  virtual bool reads_squares() const { return false; }
   // How many items of a micro-batch count: sequences, pairs; default: tokens.
   virtual double counted(const corpus::HostBatch& batch) const { return batch.counted(); }
   // values [B*S, W]: with W = 1 the log-probability of each token's label, 0 where batch.loss_mask
-  // is 0; or, of a model that scores texts, the W scores of each token, or, of one without a head,
-  // its hidden state. Writes the gradient of `loss` with respect to them to `gradient` [B*S, W],
-  // which is zero before; log-probabilities' is not read where the mask is 0. Called for the
-  // micro-batches of a step in any order, and for single sequences in evaluation.
+  // is 0, with reads_squares() W = 2; or, of a model that scores texts, the W scores of each token,
+  // or, of one without a head, its hidden state. Writes the gradient of `loss` with respect to them
+  // to `gradient` [B*S, W], which is zero before; log-probabilities' is not read where the mask is
+  // 0. Called for the micro-batches of a step in any order, and for single sequences in evaluation.
   virtual ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> values,
                                   std::span<double> gradient) const = 0;
   // Definitions of the metrics that evaluate() reports; all are means.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "dist/parallel/divided.h"
 #include "parallel/token_log_probabilities.h"
@@ -120,6 +121,54 @@ TEST(TokenEntropies, AreThoseOfAllLogitsInEachLayout) {
         expect_whole(s, [&](Bench& b) { compare_entropies(b, 12, vocabulary, soft_cap); });
   expect_whole({.ranks = 4, .sequence = true, .device = DeviceKind::cpu},
                [](Bench& b) { compare_entropies(b, 6400, 5, 0); });
+}
+
+// The sums of squares beside the log-probabilities are those of logits of the whole vocabulary, and
+// their gradient is not read: log-probabilities and gradients are those without them.
+void compare_squares(Bench& b, int64_t count, int64_t vocabulary, double soft_cap) {
+  const Labelled tokens(count, vocabulary);
+  const Slice rows = b.share(vocabulary);
+  const Tensor hidden = b.tokens("x", {count, 6});
+  std::vector<double> first[2], dx[2], dw[2], logits;
+  for (const bool squares : {false, true}) {
+    Parameter w;
+    const Weight weight = b.weight(w, b.rows("w", {vocabulary, 6}, rows));
+    Tape tape(b.runtime);
+    const Var x = tape.leaf(hidden);
+    const Var values = token_log_probabilities(
+        tape, x, weight, rows.global_begin,
+        {b.integers(tokens.rows), b.integers(tokens.labels), squares}, b.tp, soft_cap);
+    std::vector<double> gradient;
+    for (const double g : tokens.gradients) gradient.insert(gradient.end(), {g, kUnread});
+    if (!squares) gradient = tokens.gradients;
+    tape.set_gradient(values, testing::make(b.runtime, values.value.shape(), b.sums(), gradient));
+    b.backward(tape);
+    first[squares] = to_doubles(values.value);
+    dx[squares] = to_doubles(tape.gradient(x));
+    dw[squares] = to_doubles(w.uses[0].grad);
+    if (squares) b.give("values and squares", values.value, How::same);
+    Tape of_logits(b.runtime, Tape::Mode::infer);
+    logits = to_doubles(vocabulary_logits(of_logits, hidden, weight, vocabulary, b.tp, soft_cap));
+  }
+  EXPECT_EQ(dx[0], dx[1]);
+  EXPECT_EQ(dw[0], dw[1]);
+  for (size_t t = 0; t < first[0].size(); ++t) {
+    EXPECT_EQ(first[1][2 * t], first[0][t]);
+    const auto row = std::span(logits).subspan(t * static_cast<size_t>(vocabulary),
+                                               static_cast<size_t>(vocabulary));
+    double sum = 0, square = 0;
+    for (const double logit : row) sum += std::exp(logit);
+    for (const double logit : row) square += std::pow(std::exp(logit) / sum, 2);
+    const double expected = tokens.labels_of_all[t] < 0 ? 0 : std::log(square);
+    EXPECT_NEAR(first[1][2 * t + 1], expected, b.type == DType::f64 ? 1e-11 : 1e-5) << t;
+  }
+}
+
+TEST(TokenLogProbabilities, SquaresAreThoseOfAllLogitsInEachLayout) {
+  for (const Setting& s : settings({2}))
+    expect_whole(s, [](Bench& b) { compare_squares(b, 12, 10, 1.5); });
+  expect_whole({.ranks = 4, .sequence = true, .device = DeviceKind::cpu},
+               [](Bench& b) { compare_squares(b, 6400, 5, 0); });
 }
 
 // There are more labelled tokens than a chunk has rows.

@@ -132,6 +132,7 @@ std::vector<FlagRow> preference_flags() {
       {"f-alpha-divergence-coef", "loss", "--f-alpha-divergence-coef 0.2",
        dpo + "--f-divergence-type alpha_divergence ", "", "", dpo},
       {"reference-free", "loss", "--reference-free", dpo, "", "", simpo},
+      {"use-weighting", "loss", "--use-weighting", dpo, "", "", chats},
       {"discopop-tau", "loss", "--discopop-tau 0.5", dpo + "--preference-loss discopop ", "", "",
        dpo},
       {"desirable-weight", "loss", "--desirable-weight 2", kto, "", "", dpo},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "corpus/chat/preference_role.h"
@@ -192,6 +193,53 @@ TEST(PreferenceObjective, IpoOfSumsIsThatOfThePaper) {
   EXPECT_EQ(metric(terms, "accuracy"), ratios[0] > ratios[1] ? 1 : 0);
 }
 
+// WPO: the loss and the gradient of each pair times the geometric means, over the tokens of both
+// completions, of p / sum p^2; the sums of squares have no gradient.
+TEST(PreferenceObjective, WeightingScalesEachPair) {
+  Documents of = pairs();
+  const std::vector<double> log_p = of.values;
+  std::vector<double> squares(log_p.size());
+  of.values.clear();
+  for (size_t t = 0; t < log_p.size(); ++t) {
+    squares[t] = -1.1 + 0.4 * std::cos(0.9 * static_cast<double>(t));
+    of.values.insert(of.values.end(), {log_p[t], squares[t]});
+  }
+  for (const char* kind : {"sigmoid", "ipo", "nca_pair"}) {
+    PreferenceSettings settings{.loss = {kind}, .beta = 0.4, .ld_alpha = 0.5};
+    double loss = 0;
+    std::vector<double> wanted(of.values.size()), gradient(of.values.size());
+    for (size_t pair = 0; pair < 3; ++pair) {
+      Documents one = pairs();  // with this pair alone
+      double means = 0, sum[2] = {}, tokens[2] = {};
+      size_t documents = 0;
+      for (size_t t = 0, begin = SIZE_MAX; t < log_p.size(); ++t) {
+        if (one.batch.loss_mask[t] == 0) continue;
+        const size_t first = t / 32 * 32 + static_cast<size_t>(one.batch.segment_starts[t]);
+        if (std::exchange(begin, first) != first) ++documents;
+        if ((documents - 1) / 2 != pair) {
+          one.batch.loss_mask[t] = 0;
+          continue;
+        }
+        const auto role = static_cast<PreferenceRole>(static_cast<int>(one.batch.targets[t]));
+        if (role != PreferenceRole::chosen && role != PreferenceRole::rejected) continue;
+        const size_t at = role == PreferenceRole::rejected ? 1 : 0;
+        sum[at] += log_p[t] - squares[t];
+        tokens[at] += 1;
+      }
+      for (const size_t at : {0, 1}) means += sum[at] / tokens[at];
+      std::vector<double> of_pair(log_p.size());
+      const double weight = std::exp(means), unweighted = evaluate(settings, one, &of_pair).loss;
+      loss += weight * unweighted;
+      for (size_t t = 0; t < log_p.size(); ++t) wanted[2 * t] += weight * of_pair[t];
+    }
+    settings.use_weighting = true;
+    EXPECT_TRUE(PreferenceObjective(settings).reads_squares());
+    EXPECT_NEAR(evaluate(settings, of, &gradient).loss, loss, 1e-13 * std::abs(loss)) << kind;
+    for (size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_NEAR(gradient[i], wanted[i], 1e-14 * (1 + std::abs(wanted[i]))) << kind << " " << i;
+  }
+}
+
 TEST(PreferenceObjective, ModelsThatAreEqualHaveALossOfLog2) {
   Documents of = pairs();
   of.batch.reference = of.values;
@@ -293,7 +341,9 @@ TEST(PreferenceSettings, BadOnesAreRefused) {
   expect_refused({.simpo_gamma = NAN}, "--simpo-gamma is nan");
   expect_refused({.cpo_alpha = -0.5}, "--cpo-alpha is -0.5");
   expect_refused({.alphapo_alpha = INFINITY}, "--alphapo-alpha is inf");
-  expect_refused({.loss = {"sigmoid", "aot"}, .use_weighting = true}, "WPO");
+  expect_refused({.loss = {"sigmoid", "aot"}, .use_weighting = true}, "aot is no sum over pairs");
+  expect_refused({.loss = {"kto"}, .use_weighting = true}, "kto is of single completions");
+  expect_refused({.loss = {"simpo"}, .use_weighting = true}, "simpo is without a reference model");
   EXPECT_THROW(PreferenceObjective({.beta = -1}), Error);
 }
 
