@@ -9,6 +9,8 @@ void check(const SinkhornArgs& args) {
   check_logits(rules, args.logits);
   rules.dense(args.out, args.logits.shape(), args.logits.dtype(), "out as logits");
   rules.require(args.iterations > 0, "iterations > 0");
+  if (args.counted.defined())
+    rules.dense(args.counted, {args.logits.size(0)}, DType::i32, "counted i32 [T]");
 }
 
 void check(const ExpertThresholdsArgs& args) {
@@ -20,6 +22,8 @@ void check(const ExpertThresholdsArgs& args) {
   rules.require(args.form.groups == args.form.chosen_groups, "no groups");
   rules.dense(args.bias, {experts}, args.logits.dtype(), "bias [E] as logits");
   rules.dense(args.thresholds, {experts}, args.logits.dtype(), "thresholds [E] as logits");
+  if (args.counted.defined())
+    rules.dense(args.counted, {args.logits.size(0)}, DType::i32, "counted i32 [T]");
 }
 
 void check(const ThresholdBiasArgs& args) {

@@ -10,21 +10,24 @@ namespace megatron::kernels {
 // logits[t,:]). Starting with c = 1, alternates r[t] = 1 / (T (sum over e of c[e] K[t,e] + 1e-8))
 // and c[e] = 1 / (E (sum over t of r[t] K[t,e] + 1e-8)) until the mean over e of the change of c[e]
 // is at most `tolerance`, or `iterations` times. All in f64. logits, out f32 or f64 [T,E] of one
-// type.
+// type. counted i32 [T] or undefined: tokens with a negative number are left out, T is the number
+// of the others, and their rows of out are 0.
 struct SinkhornArgs {
   double tolerance = 1e-4;
   int64_t iterations = 1000;
-  Tensor logits, out;
+  Tensor logits, counted, out;
 };
 
 // Thresholds to subtract from each expert's scores so that it is among the k best for about T k / E
 // tokens: with s of RouteArgs and alpha[t] the (k + 1)-th highest of s[t,:] + bias, thresholds[e]
 // is the (floor(T k / E) + 1)-th highest over t of s[t,e] - alpha[t]. NaN is the lowest value. k <
-// E, T > 0; logits [T,E], bias, thresholds [E], f32 or f64 of one type.
+// E, T > 0; logits [T,E], bias, thresholds [E], f32 or f64 of one type. counted i32 [T] or
+// undefined: tokens with a negative number are left out, and T is the number of the others; the
+// thresholds of none are 0.
 struct ExpertThresholdsArgs {
   RouterForm form;  // must not have groups
   int64_t k = 1;
-  Tensor logits, bias;
+  Tensor logits, bias, counted;
   Tensor thresholds;
 };
 
@@ -42,12 +45,14 @@ void check(const ThresholdBiasArgs& args);
 template <class F>
 void visit(SinkhornArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
+  f("counted", Access::read, a.counted);
   f("out", Access::write, a.out);
 }
 template <class F>
 void visit(ExpertThresholdsArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
   f("bias", Access::read, a.bias);
+  f("counted", Access::read, a.counted);
   f("thresholds", Access::write, a.thresholds);
 }
 template <class F>

@@ -1,8 +1,17 @@
 #include "kernels/expert_rows.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
+
+int64_t capacity_rows(int64_t tokens, int64_t choices, int64_t experts, double factor) {
+  const double even = static_cast<double>(tokens * choices) / static_cast<double>(experts),
+               most = static_cast<double>(std::max<int64_t>(tokens, 1));
+  return static_cast<int64_t>(std::clamp(std::ceil(even * factor), 1.0, most));
+}
 
 void check(const ExpertRowsArgs& args) {
   const Rules rules("expert_rows", args);
@@ -16,6 +25,8 @@ void check(const ExpertRowsArgs& args) {
   rules.require(args.segment >= 0 && (args.segment == 0 || shape[0] % args.segment == 0),
                 "T divisible by segment");
   rules.require(args.capacity > 0 || !args.padded, "padded with a capacity");
+  rules.require(args.factor == 0 || (args.factor > 0 && args.capacity > 0 && args.all_experts > 0),
+                "a factor with a capacity and all_experts");
   rules.require(args.kept != KeptRows::largest || args.weights.defined(), "weights of the largest");
   if (args.weights.defined()) {
     rules.require(is_wide(args.weights), "weights f32 or f64");

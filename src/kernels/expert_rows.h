@@ -9,6 +9,11 @@ namespace megatron::kernels {
 // Rows of an expert that are kept if they exceed its capacity.
 enum class KeptRows { first, largest };
 
+// `factor` times an even load of E experts for `tokens` tokens of k choices, rounded up: the rows
+// that an expert has room for. At least 1, and at most one for each token, since none chooses an
+// expert twice.
+int64_t capacity_rows(int64_t tokens, int64_t choices, int64_t experts, double factor);
+
 // Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); other choices
 // (-1,
 // experts of other ranks) have no row. Rows are in ascending order of experts, then of slots.
@@ -20,6 +25,8 @@ enum class KeptRows { first, largest };
 //     consecutive tokens (0: all tokens are one). Keeps the first ones, or those of largest weight
 //     (the first among equal ones), in ascending order of slots. padded: each expert has capacity x
 //     segments rows; empty rows come last.
+//   factor > 0: tokens without a first choice (-1) are padding, and a segment with n others has
+//     capacity_rows(n, k, all_experts, factor) in place of `capacity`, which is at least that.
 // Slots beyond R rows are dropped. experts i32 [T,k] contiguous, weights f32 (f64) [T,k]
 // or undefined (KeptRows::largest reads them), offsets i32 [G+1], slots i32 [R], rows i32 [T,k].
 struct ExpertRowsArgs {
@@ -28,6 +35,8 @@ struct ExpertRowsArgs {
   int64_t capacity = 0, segment = 0;
   KeptRows kept = KeptRows::first;
   bool padded = false;
+  double factor = 0;
+  int64_t all_experts = 0;  // of all ranks; with a factor
   Tensor offsets, slots, rows;
 };
 

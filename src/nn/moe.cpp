@@ -166,12 +166,10 @@ void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) co
 Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
   if (training_.capacity_factor <= 0 || !trains(tape)) return {};
   const int64_t segment = training_.capacity_of_sequence ? batch.layout.length : own_tokens;
-  const double mean =
-      static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
-  // At most `segment` rows, since no token chooses an expert twice.
-  const double rows =
-      std::clamp(std::ceil(mean * training_.capacity_factor), 1.0, static_cast<double>(segment));
-  return {.segment = segment, .rows = static_cast<int64_t>(rows)};
+  const double factor = training_.capacity_factor;
+  return {.segment = segment,
+          .rows = kernels::capacity_rows(segment, config_.choices, config_.experts, factor),
+          .factor = batch.real.rows.defined() ? factor : 0};
 }
 
 // True if the ranks that share a layer's experts have all tokens of each of their sequences.
@@ -228,6 +226,8 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .segment = capacity.segment,
                               .kept = training_.kept,
                               .padded = padded,
+                              .factor = capacity.factor,
+                              .all_experts = config_.experts,
                               .offsets = order.offsets,
                               .slots = order.slots,
                               .rows = order.rows},

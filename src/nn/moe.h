@@ -52,9 +52,11 @@ class Moe {
       parallel::Init output_init, uint64_t seed);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
-  // Number of consecutive tokens that a capacity applies to, and the rows that it gives an expert.
+  // Number of consecutive tokens that a capacity applies to, and the rows that it gives an expert,
+  // of which tokens that may include padding have `factor` times an even load (0: all).
   struct Capacity {
     int64_t segment = 0, rows = 0;
+    double factor = 0;
   };
 
   // The same in three parts, with calls to other ranks in flight between them: tokens are routed

@@ -158,10 +158,10 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
       training ? ops::jitter(tape, x_TH, training_.input_jitter, noise_of(batch, ".jitter")) : x_TH;
   Var logits_TE = ops::router_logits(tape, in_TH, weight_, bias_, training_.double_logits);
   if (training) logits_TE = with_losses(tape, with_noise(tape, logits_TE, batch), batch);
-  if (training_.quantile) observe_thresholds(tape, logits_TE.value);
+  if (training_.quantile) observe_thresholds(tape, logits_TE.value, batch);
   ops::Routing routing = ops::route(
       tape, logits_TE, choices_, form_, correction_ == nullptr ? Tensor() : correction_->value(),
-      training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
+      training && training_.sinkhorn ? even_choice(tape, logits_TE.value, batch) : Tensor());
   if (const Tensor& rows = batch.real.rows; rows.defined()) {
     const int64_t own = routing.experts.size(0), first = first_held(own);
     routing.experts = put(tape, routing.experts, rows.slice(0, first, own), batch.layout.rows())
@@ -210,10 +210,20 @@ int64_t Router::first_row(int64_t own) const {
   return (context_ == nullptr ? 0 : context_->rank() * held) + first_held(own);
 }
 
-Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
+// Negative for padding among all_rows; undefined: there is none.
+Tensor Router::all_counted(Tape& tape, const Batch& batch) const {
+  const Tensor& held = batch.real.rows;
+  if (!held.defined() || context_ == nullptr) return held;
+  const Tensor all = parallel::gathered_rows(tape, held.view({held.size(0), 1}), *context_,
+                                             "router padding", MemoryClass::activations);
+  return all.view({all.size(0)});
+}
+
+Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE, const Batch& batch) const {
   const Tensor all = all_rows(tape, logits_TE, kLogits);
   const Tensor choice = tape.empty(all.shape(), all.dtype(), "moe.sinkhorn");
-  tape.kernels().sinkhorn({.logits = all, .out = choice}, tape.stream());
+  tape.kernels().sinkhorn({.logits = all, .counted = all_counted(tape, batch), .out = choice},
+                          tape.stream());
   return choice.slice(0, first_row(logits_TE.size(0)), logits_TE.size(0));
 }
 
@@ -236,6 +246,8 @@ Tensor Router::kept(Tape& tape, const ops::Routing& routing, int64_t capacity,
                               .capacity = capacity,
                               .segment = batch.layout.length,
                               .kept = training_.kept,
+                              .factor = batch.real.rows.defined() ? training_.capacity_factor : 0,
+                              .all_experts = experts_,
                               .offsets = integers({experts_ + 1}),
                               .slots = slots,
                               .rows = rows},
@@ -251,7 +263,7 @@ Tensor Router::kept(Tape& tape, const ops::Routing& routing, int64_t capacity,
 }
 
 // Each micro-batch adds its thresholds, and 1 to their number.
-void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
+void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE, const Batch& batch) const {
   const Tensor observed = correction_->observe(tape);
   if (!observed.defined()) return;
   const Tensor all = all_rows(tape, logits_TE, kLogits);
@@ -261,6 +273,7 @@ void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
                                     .k = choices_,
                                     .logits = all,
                                     .bias = correction_->value(),
+                                    .counted = all_counted(tape, batch),
                                     .thresholds = seen.slice(0, 0, all.size(1))},
                                    tape.stream());
   tape.kernels().add({.a = observed, .b = seen, .out = observed}, tape.stream());

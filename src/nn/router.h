@@ -38,7 +38,8 @@ class Router {
   // Routes this rank's tokens x [T,H]. The experts of padding (batch.real) are -1.
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
   // The experts of this rank's choices, -1 for a choice beyond the `capacity` rows that an expert
-  // has for each sequence. Ranks that divide sequences decide over the choices of all of them.
+  // has for each sequence, or fewer for those with padding. Ranks that divide sequences decide over
+  // the choices of all of them.
   Tensor kept(Tape& tape, const ops::Routing& routing, int64_t capacity, const Batch& batch) const;
   // Bias added to the scores for choosing experts [E]; undefined: none.
   Tensor bias() const { return correction_ == nullptr ? Tensor() : correction_->value(); }
@@ -51,8 +52,9 @@ class Router {
   Tensor all_rows(Tape& tape, const Tensor& own, std::string_view call) const;
   int64_t first_held(int64_t own) const;
   int64_t first_row(int64_t own) const;
-  Tensor even_choice(Tape& tape, const Tensor& logits_TE) const;
-  void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
+  Tensor all_counted(Tape& tape, const Batch& batch) const;
+  Tensor even_choice(Tape& tape, const Tensor& logits_TE, const Batch& batch) const;
+  void observe_thresholds(Tape& tape, const Tensor& logits_TE, const Batch& batch) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
     int64_t segments = 1;       // of this rank's tokens

@@ -19,6 +19,7 @@ struct Choices {
   int64_t rows = 1;
   bool weights = false;
   bool one = false;  // all go to expert `first`
+  double factor = 0;
   bool real = false;
   DType type = DType::f32;
 
@@ -28,6 +29,7 @@ struct Choices {
                                    groups, rows, name(type));
     if (capacity > 0) text += fmt::format(" capacity={}", capacity);
     if (segment > 0) text += fmt::format(" segment={}", segment);
+    if (factor > 0) text += fmt::format(" factor={}", factor);
     for (const auto& [set, word] : {std::pair{kept == KeptRows::largest, " largest"},
                                     {padded, " padded"},
                                     {weights, " weights"},
@@ -59,7 +61,9 @@ ExpertRowsArgs expert_rows_args(Inputs& inputs, const Choices& c) {
                       .capacity = c.capacity,
                       .segment = c.segment,
                       .kept = c.kept,
-                      .padded = c.padded};
+                      .padded = c.padded,
+                      .factor = c.factor,
+                      .all_experts = c.sizes.experts};
   if (c.weights || c.kept == KeptRows::largest) args.weights = c.make_weights(inputs);
   args.offsets = inputs.output("offsets", {c.groups + 1}, DType::i32);
   args.slots = inputs.output("slots", {c.rows}, DType::i32);
@@ -85,10 +89,15 @@ std::vector<Choices> choices() {
   Choices divided{.sizes = {42, 3, 12}, .first = 3, .groups = 5, .capacity = 3, .segment = 14};
   divided.rows = 50;
   divided.type = DType::f64;
+  Choices some = divided;  // some tokens of each segment are padding
+  some.capacity = 6;
+  some.factor = 1.5;
   const std::vector<Choices> limited = {
       {.sizes = {40, 2, 8}, .groups = 8, .capacity = 5, .rows = 80},
       {.sizes = {40, 2, 8}, .groups = 8, .capacity = 5, .rows = 27},
       divided,
+      some,
+      {.sizes = {1200, 2, 40}, .groups = 40, .capacity = 10, .rows = 1200, .factor = 0.16},
       {.sizes = {9, 2, 5}, .groups = 5, .capacity = 4, .segment = 1, .rows = 200},
       {.sizes = {40, 2, 6}, .first = 2, .groups = 3, .capacity = 16, .rows = 64, .one = true},
       {.sizes = {640, 4, 16}, .groups = 16, .capacity = 100, .rows = 1600},

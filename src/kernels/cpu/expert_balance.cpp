@@ -13,6 +13,15 @@ namespace {
 
 constexpr double kMinLoad = 1e-8;
 
+bool counts(const Tensor& counted, int64_t token) {
+  return !counted.defined() || counted.data<int32_t>()[token] >= 0;
+}
+int64_t count_of(const Tensor& counted, int64_t tokens) {
+  if (!counted.defined()) return tokens;
+  const int32_t* numbers = counted.data<int32_t>();
+  return std::count_if(numbers, numbers + tokens, [](int32_t n) { return n >= 0; });
+}
+
 template <class C>
 class Sinkhorn {
  public:
@@ -21,6 +30,7 @@ class Sinkhorn {
         stream_(stream),
         tokens_(args.logits.size(0)),
         experts_(args.logits.size(1)),
+        real_(static_cast<double>(std::max<int64_t>(count_of(args.counted, tokens_), 1))),
         blocks_(tokens_),
         k_(memory),
         c_(k_ + tokens_ * experts_),
@@ -53,7 +63,12 @@ class Sinkhorn {
     });
   }
 
+  // Tokens that are left out have zeros.
   void make_row(int64_t t) {
+    if (!counts(args_.counted, t)) {
+      std::fill_n(k_ + t * experts_, experts_, 0.0);
+      return;
+    }
     const C* logits = args_.logits.data<C>() + t * experts_;
     const C most = *std::max_element(logits, logits + experts_);
     for (int64_t e = 0; e < experts_; ++e)
@@ -64,7 +79,7 @@ class Sinkhorn {
     const double* k = k_ + t * experts_;
     double sum = 0;
     for (int64_t e = 0; e < experts_; ++e) sum += c_[e] * k[e];
-    r_[t] = 1 / (static_cast<double>(tokens_) * (sum + kMinLoad));
+    r_[t] = 1 / (real_ * (sum + kMinLoad));
     for (int64_t e = 0; e < experts_; ++e) sums[e] += r_[t] * k[e];
   }
 
@@ -84,6 +99,7 @@ class Sinkhorn {
   const SinkhornArgs& args_;
   Stream& stream_;
   int64_t tokens_, experts_;
+  double real_;  // tokens that count
   RowBlocks blocks_;
   double *k_, *c_, *sums_, *r_;
 };
@@ -112,6 +128,11 @@ void find_thresholds(const ExpertThresholdsArgs& args, C* above, Stream& stream)
   for_blocks(stream, tokens, rows_per_block(32 * experts), [&](int64_t begin, int64_t end) {
     std::vector<C> s(static_cast<size_t>(experts)), c(s);
     for (int64_t t = begin; t < end; ++t) {
+      if (!counts(args.counted, t)) {
+        for (int64_t e = 0; e < experts; ++e)
+          above[e * tokens + t] = -std::numeric_limits<C>::infinity();
+        continue;
+      }
       choice_scores(args.form, args.logits.data<C>() + t * experts, experts, s.data());
       for (int64_t e = 0; e < experts; ++e) c[e] = s[e] + bias[e];
       std::nth_element(c.begin(), c.begin() + args.k, c.end(), higher<C>);
@@ -119,12 +140,14 @@ void find_thresholds(const ExpertThresholdsArgs& args, C* above, Stream& stream)
       for (int64_t e = 0; e < experts; ++e) above[e * tokens + t] = s[e] - alpha;
     }
   });
-  const int64_t place = tokens * args.k / experts;
+  // Tokens that are left out have the lowest values, behind those at `place`.
+  const int64_t real = count_of(args.counted, tokens), place = real * args.k / experts;
   for_each_block(stream, experts, [&](int64_t e, int) {
     C* column = above + e * tokens;
     std::nth_element(column, column + place, column + tokens, higher<C>);
-    args.thresholds.data<C>()[e] =
-        std::isnan(column[place]) ? -std::numeric_limits<C>::infinity() : column[place];
+    C& threshold = args.thresholds.data<C>()[e];
+    threshold = std::isnan(column[place]) ? -std::numeric_limits<C>::infinity() : column[place];
+    if (real == 0) threshold = 0;
   });
 }
 

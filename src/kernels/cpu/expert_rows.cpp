@@ -40,9 +40,10 @@ class CountingSort {
     std::fill_n(slots_, most_, -1);
     for (int64_t begin = 0; begin < all_; begin += segment_) {
       const int64_t end = begin + segment_;
-      if (keeps_largest(args_)) drop_smallest(begin, end);
+      const int64_t capacity = capacity_of(begin, end);
+      if (keeps_largest(args_)) drop_smallest(begin, end, capacity);
       std::fill_n(counts_, groups_, 0);
-      for (int64_t s = begin; s < end; ++s) place(s);
+      for (int64_t s = begin; s < end; ++s) place(s, capacity);
     }
   }
 
@@ -50,6 +51,14 @@ class CountingSort {
   int64_t group_of(int64_t slot) const {
     const int64_t group = experts_[slot] - args_.first;
     return group < groups_ ? group : -1;  // negative group: below `first`
+  }
+  // Rows per expert of the segment of slots [begin, end); 0: any number.
+  int64_t capacity_of(int64_t begin, int64_t end) const {
+    if (args_.factor == 0) return args_.capacity;
+    const int64_t choices = args_.experts.size(1);
+    int64_t real = 0;
+    for (int64_t s = begin; s < end; s += choices) real += experts_[s] >= 0 ? 1 : 0;
+    return capacity_rows(real, choices, args_.all_experts, args_.factor);
   }
   // Counts the slots of each group in [begin, end) into counts_.
   void count(int64_t begin, int64_t end) {
@@ -63,10 +72,12 @@ class CountingSort {
     const int64_t segments = all_ == 0 ? 1 : all_ / segment_;
     std::fill_n(next_, groups_, 0);
     for (int64_t k = 0; k < segments && !args_.padded && all_ > 0; ++k) {
-      count(k * segment_, (k + 1) * segment_);
+      const int64_t begin = k * segment_, end = begin + segment_,
+                    capacity = capacity_of(begin, end);
+      count(begin, end);
       for (int64_t g = 0; g < groups_; ++g)
-        next_[g] += static_cast<int32_t>(
-            args_.capacity > 0 ? std::min<int64_t>(counts_[g], args_.capacity) : counts_[g]);
+        next_[g] += static_cast<int32_t>(capacity > 0 ? std::min<int64_t>(counts_[g], capacity)
+                                                      : counts_[g]);
     }
     int32_t* offsets = args_.offsets.data<int32_t>();
     const int64_t room =
@@ -81,10 +92,10 @@ class CountingSort {
   }
 
   // Assigns the next row of its group to a slot; -1 marks dropped slots.
-  void place(int64_t slot) {
+  void place(int64_t slot, int64_t capacity) {
     const int64_t g = group_of(slot);
     const bool dropped = keeps_largest(args_) && rows_[slot] < 0;
-    const bool full = g >= 0 && args_.capacity > 0 && counts_[g] >= args_.capacity;
+    const bool full = g >= 0 && capacity > 0 && counts_[g] >= capacity;
     rows_[slot] = -1;
     if (g < 0 || dropped || full) return;
     ++counts_[g];
@@ -95,7 +106,7 @@ class CountingSort {
 
   // Marks dropped slots among [begin, end): the smallest weights of groups beyond the capacity.
   // Sorts the slots by group first.
-  void drop_smallest(int64_t begin, int64_t end) {
+  void drop_smallest(int64_t begin, int64_t end, int64_t capacity) {
     const Weight* weights = args_.weights.data<Weight>();
     const auto weight = [&](int32_t s) {
       return std::isnan(weights[s]) ? -std::numeric_limits<Weight>::infinity() : weights[s];
@@ -110,10 +121,10 @@ class CountingSort {
       if (const int64_t g = group_of(s); g >= 0) by_group_[begins_[g]++] = static_cast<int32_t>(s);
     }
     for (int64_t g = 0; g < groups_; ++g) {  // begins_[g] is now the group's end
-      if (counts_[g] <= args_.capacity) continue;
+      if (counts_[g] <= capacity) continue;
       int32_t* last = by_group_ + begins_[g];
       int32_t* first = last - counts_[g];
-      int32_t* cut = first + args_.capacity;
+      int32_t* cut = first + capacity;
       std::nth_element(first, cut, last, [&](int32_t a, int32_t b) {
         return weight(a) != weight(b) ? weight(a) > weight(b) : a < b;
       });

@@ -15,12 +15,25 @@ namespace {
 constexpr double kMinLoad = 1e-8;
 constexpr int kSinkhornThreads = 1024;
 
+// counted: negative for tokens that are left out; null: none are.
+__device__ bool counts(const int32_t* counted, int64_t token) {
+  return counted == nullptr || counted[token] >= 0;
+}
+// Tokens that count, for all threads of a block.
+__device__ int64_t count_of(const int32_t* counted, int64_t tokens, int* partial) {
+  if (counted == nullptr) return tokens;
+  int own = 0;
+  for (int64_t t = threadIdx.x; t < tokens; t += blockDim.x) own += counted[t] >= 0 ? 1 : 0;
+  return block_sum(own, partial);
+}
+
 template <class C>
 struct Sinkhorn {
   double tolerance;
   int64_t iterations, tokens;
   int experts;
   const C* logits;
+  const int32_t* counted;
   C* out;
   double *k, *c, *r;
 };
@@ -36,12 +49,12 @@ struct ColumnThreads {
 
 // Computes r, one warp per row.
 template <class C>
-__device__ void scale_rows_of(const Sinkhorn<C>& s) {
+__device__ void scale_rows_of(const Sinkhorn<C>& s, double real) {
   for (int64_t t = warp_of_row(); t < s.tokens; t += kSinkhornThreads / kWarp) {
     double sum = 0;
     for (int e = lane_of_row(); e < s.experts; e += kWarp) sum += s.c[e] * s.k[t * s.experts + e];
     sum = warp_sum(sum);
-    if (lane_of_row() == 0) s.r[t] = 1 / (static_cast<double>(s.tokens) * (sum + kMinLoad));
+    if (lane_of_row() == 0) s.r[t] = 1 / (real * (sum + kMinLoad));
   }
 }
 
@@ -70,23 +83,29 @@ __device__ double scale_columns_of(const Sinkhorn<C>& s, double* partial) {
   return change;
 }
 
-// Uses a single block, so that no iteration needs the host or another block.
+// Uses a single block, so that no iteration needs the host or another block. Tokens that are left
+// out have zeros in k.
 template <class C>
 __global__ void __launch_bounds__(kSinkhornThreads) balance_tokens(Sinkhorn<C> s) {
   __shared__ double partial[kSinkhornThreads];
+  __shared__ int partial_counts[kWarp];
   const int64_t thread = threadIdx.x;
+  const double real =
+      static_cast<double>(max(count_of(s.counted, s.tokens, partial_counts), int64_t{1}));
   for (int64_t t = warp_of_row(); t < s.tokens; t += kSinkhornThreads / kWarp) {
     const C* row = s.logits + t * s.experts;
     C most = -INFINITY;
     for (int e = lane_of_row(); e < s.experts; e += kWarp) most = max(most, row[e]);
     most = warp_max(most);
     for (int e = lane_of_row(); e < s.experts; e += kWarp)
-      s.k[t * s.experts + e] = std::exp(static_cast<double>(row[e]) - static_cast<double>(most));
+      s.k[t * s.experts + e] =
+          counts(s.counted, t) ? std::exp(static_cast<double>(row[e]) - static_cast<double>(most))
+                               : 0;
   }
   for (int64_t e = thread; e < s.experts; e += kSinkhornThreads) s.c[e] = 1;
   __syncthreads();
   for (int64_t i = 0; i < s.iterations; ++i) {
-    scale_rows_of(s);
+    scale_rows_of(s, real);
     __syncthreads();
     const double change = block_sum(scale_columns_of(s, partial), partial) / s.experts;
     if (!(change > s.tolerance)) break;
@@ -107,6 +126,7 @@ void run(const SinkhornArgs& args, Stream& stream) {
                          .tokens = tokens,
                          .experts = static_cast<int>(experts),
                          .logits = address_of<C>(args.logits),
+                         .counted = address_of<int32_t>(args.counted),
                          .out = address_of<C>(args.out),
                          .k = k,
                          .c = k + tokens * experts,
@@ -121,6 +141,7 @@ struct Thresholds {
   int64_t tokens;
   int experts, k;
   const C *logits, *bias;
+  const int32_t* counted;
   C *above, *thresholds;
 };
 
@@ -131,6 +152,10 @@ __global__ void __launch_bounds__(kThreads) find_scores_above(Thresholds<C> work
   const int64_t token = token_of_warp();
   if (token >= work.tokens) return;
   const int n = work.experts;
+  if (!counts(work.counted, token)) {
+    for (int e = lane_of_row(); e < n; e += kWarp) work.above[e * work.tokens + token] = -INFINITY;
+    return;
+  }
   const C* logits = work.logits + token * n;
   C *scores = reinterpret_cast<C*>(dynamic_shared()) + warp_of_row() * 2 * n, *values = scores + n;
   const bool softmax = work.form.score == RouterScore::softmax;
@@ -179,10 +204,12 @@ __device__ C value_of(KeyOf<C> key) {
 // One block per expert. Finds the key of the value at `place` bit by bit: the largest key that more
 // than `place` values reach.
 template <class C>
-__global__ void __launch_bounds__(kThreads) find_thresholds(Thresholds<C> work, int64_t place) {
+__global__ void __launch_bounds__(kThreads) find_thresholds(Thresholds<C> work) {
   __shared__ int partial[kWarp];
   using Key = KeyOf<C>;
   const C* column = work.above + blockIdx.x * work.tokens;
+  const int64_t real = count_of(work.counted, work.tokens, partial),
+                place = real * work.k / work.experts;
   Key found = 0;
   for (int bit = 8 * static_cast<int>(sizeof(Key)) - 1; bit >= 0; --bit) {
     const Key tried = found | (Key(1) << bit);
@@ -191,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) find_thresholds(Thresholds<C> work, 
       reached += key_of(column[t]) >= tried ? 1 : 0;
     if (block_sum(reached, partial) > place) found = tried;
   }
-  if (threadIdx.x == 0) work.thresholds[blockIdx.x] = value_of<C>(found);
+  if (threadIdx.x == 0) work.thresholds[blockIdx.x] = real == 0 ? C(0) : value_of<C>(found);
 }
 
 template <class C>
@@ -203,6 +230,7 @@ void run(const ExpertThresholdsArgs& args, Stream& stream) {
                            .k = static_cast<int>(args.k),
                            .logits = address_of<C>(args.logits),
                            .bias = address_of<C>(args.bias),
+                           .counted = address_of<int32_t>(args.counted),
                            .above = address_of<C>(above),
                            .thresholds = address_of<C>(args.thresholds)};
   const size_t of_warp = 2 * static_cast<size_t>(work.experts) * sizeof(C);
@@ -213,8 +241,7 @@ void run(const ExpertThresholdsArgs& args, Stream& stream) {
                     .dynamic_shared = static_cast<size_t>(warps) * of_warp};
   launch("expert_thresholds", find_scores_above<C>, tokens, stream, work);
   const Grid experts{.blocks = dim3(static_cast<unsigned>(work.experts))};
-  launch("expert_thresholds", find_thresholds<C>, experts, stream, work,
-         work.tokens * work.k / work.experts);
+  launch("expert_thresholds", find_thresholds<C>, experts, stream, work);
 }
 
 template <class C>

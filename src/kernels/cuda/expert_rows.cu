@@ -18,6 +18,7 @@ struct SlotSort {
   const int32_t* chosen;  // [slots]: chosen expert, possibly one that this rank does not hold
   int64_t first;          // first local expert
   int64_t capacity;       // 0: unlimited
+  const int32_t* limits;  // [segments]: in place of a capacity that is not 0; or null
   bool padded;
   int64_t most;  // most rows
   // [blocks, experts]; add_counts replaces each by the position of the block's first slot in its
@@ -32,8 +33,12 @@ struct SlotSort {
     const int64_t e = chosen[slot] - first;
     return e >= 0 && e < blocks.experts ? static_cast<int>(e) : -1;
   }
-  __device__ int32_t kept(int32_t count) const {
-    return capacity > 0 && count > capacity ? static_cast<int32_t>(capacity) : count;
+  __device__ int64_t limit(int64_t segment) const {
+    return limits == nullptr ? capacity : limits[segment];
+  }
+  __device__ int32_t kept(int32_t count, int64_t segment) const {
+    if (capacity == 0 || count == 0) return count;
+    return static_cast<int32_t>(min(int64_t{count}, limit(segment)));
   }
   __device__ int64_t rows_of_padded() const { return capacity * blocks.segments; }
 };
@@ -53,6 +58,22 @@ struct SlotRange {
 __global__ void __launch_bounds__(kThreads) clear_slots(int32_t* slots, int64_t n) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < n) slots[i] = -1;
+}
+
+// Capacities of the tokens of each segment that have a choice. One block per segment.
+__global__ void __launch_bounds__(kThreads)
+    set_limits(SlotBlocks blocks, const int32_t* chosen, int64_t choices, int64_t all_experts,
+               double factor, int32_t* limits) {
+  __shared__ int partial[kWarp];
+  const int64_t segment = blockIdx.x, tokens = blocks.of_segment / choices;
+  int own = 0;
+  for (int64_t t = threadIdx.x; t < tokens; t += kThreads)
+    own += chosen[segment * blocks.of_segment + t * choices] >= 0 ? 1 : 0;
+  const int64_t real = block_sum(own, partial);
+  const double even = static_cast<double>(real * choices) / static_cast<double>(all_experts),
+               most = static_cast<double>(max(real, int64_t{1}));
+  if (threadIdx.x == 0)
+    limits[segment] = static_cast<int32_t>(min(max(ceil(even * factor), 1.0), most));
 }
 
 __global__ void __launch_bounds__(kThreads) count_slots(SlotSort sort) {
@@ -87,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) add_counts(SlotSort sort) {
       const int64_t block = first + u;
       if (block >= blocks) continue;
       if (block % of_segment == 0) {
-        start += sort.kept(place);
+        start += sort.kept(place, block / of_segment - 1);
         place = 0;
         sort.starts[block / of_segment * experts + e] = start;
       }
@@ -95,7 +116,8 @@ __global__ void __launch_bounds__(kThreads) add_counts(SlotSort sort) {
       place += counts[u];
     }
   }
-  sort.starts[sort.blocks.segments * experts + e] = start + sort.kept(place);
+  sort.starts[sort.blocks.segments * experts + e] =
+      start + sort.kept(place, sort.blocks.segments - 1);
 }
 
 // Runs in one warp.
@@ -145,7 +167,7 @@ __global__ void __launch_bounds__(kWarp) put_slots(SlotSort sort) {
     __syncwarp();
     if (slot >= range.end) continue;
     int64_t row = -1;
-    if (e >= 0 && (sort.capacity == 0 || place < sort.capacity)) {
+    if (e >= 0 && (sort.capacity == 0 || place < sort.limit(range.segment))) {
       const int64_t begin = sort.padded ? e * sort.rows_of_padded() : sort.offsets[e];
       row = begin + starts[e] + place;
       if (row >= sort.most) row = -1;
@@ -164,7 +186,9 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= all.offsets[experts]) return;
   const int64_t slot = all.slots[i];
   const int e = all.expert(slot);
-  const int32_t* starts = all.starts + slot / all.blocks.of_segment * experts + e;
+  const int64_t segment = slot / all.blocks.of_segment;
+  const int32_t* starts = all.starts + segment * experts + e;
+  if (all.limits != nullptr) capacity = all.limits[segment];
   const int64_t begin = all.offsets[e] + starts[0], end = all.offsets[e] + starts[experts];
   int64_t larger = 0;
   if (end - begin > capacity) {
@@ -211,6 +235,7 @@ void expert_rows(const ExpertRowsArgs& args, Stream& stream) {
                 .chosen = address_of<int32_t>(args.experts),
                 .first = args.first,
                 .capacity = args.capacity,
+                .limits = nullptr,
                 .padded = args.padded,
                 .most = args.slots.size(0),
                 .counts = address_of<int32_t>(scratch.counts),
@@ -218,6 +243,13 @@ void expert_rows(const ExpertRowsArgs& args, Stream& stream) {
                 .offsets = address_of<int32_t>(args.offsets),
                 .slots = address_of<int32_t>(args.slots),
                 .rows = address_of<int32_t>(args.rows)};
+  if (scratch.limits.defined() && sort.blocks.slots > 0) {
+    auto* limits = address_of<int32_t>(scratch.limits);
+    launch(kName, set_limits, Grid{.blocks = dim3(static_cast<unsigned>(sort.blocks.segments))},
+           stream, sort.blocks, sort.chosen, args.experts.size(1), args.all_experts, args.factor,
+           limits);
+    sort.limits = limits;
+  }
   if (scratch.choices.defined()) {
     SlotSort all = sort;
     all.capacity = 0;

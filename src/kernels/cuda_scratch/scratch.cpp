@@ -120,6 +120,7 @@ ExpertRowsScratch expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream
   ExpertRowsScratch scratch;
   scratch.counts = words({blocks.count, blocks.experts}, "slots by expert");
   scratch.starts = words({blocks.segments + 1, blocks.experts}, "rows by segment");
+  if (args.factor > 0) scratch.limits = words({blocks.segments}, "capacities of segments");
   if (args.capacity == 0 || args.kept == KeptRows::first) return scratch;
   scratch.offsets = words({blocks.experts + 1}, "experts of all slots");
   scratch.list = words({blocks.slots}, "all slots by expert");

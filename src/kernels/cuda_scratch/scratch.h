@@ -75,6 +75,7 @@ struct SlotBlocks {
 struct ExpertRowsScratch {
   Tensor counts;  // [blocks, G]
   Tensor starts;  // [S + 1, G]
+  Tensor limits;  // [S]; only with a factor
   // The members below are defined only for KeptRows::largest.
   Tensor offsets;        // [G + 1]
   Tensor list, choices;  // [slots]

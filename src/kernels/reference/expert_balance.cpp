@@ -36,13 +36,24 @@ C nth_highest(std::vector<C> values, size_t n) {
   return values[n - 1];
 }
 
+// Whether each of `tokens` tokens counts.
+std::vector<bool> counts_of(const Tensor& counted, size_t tokens) {
+  std::vector<bool> counts(tokens, true);
+  if (!counted.defined()) return counts;
+  const std::vector<int64_t> numbers = load_integers(counted);
+  for (size_t t = 0; t < tokens; ++t) counts[t] = numbers[t] >= 0;
+  return counts;
+}
+
 template <class C>
 void thresholds_typed(const ExpertThresholdsArgs& args) {
   const std::vector<C> logits = load<C>(args.logits), bias = load<C>(args.bias);
   const auto tokens = static_cast<size_t>(args.logits.size(0)),
              experts = static_cast<size_t>(args.logits.size(1)), k = static_cast<size_t>(args.k);
+  const std::vector<bool> counts = counts_of(args.counted, tokens);
   std::vector<std::vector<C>> above(experts);
   for (size_t t = 0; t < tokens; ++t) {
+    if (!counts[t]) continue;
     std::vector<C> s, c;
     for (size_t e = 0; e < experts; ++e) {
       s.push_back(choice_score(args.form, logits, t * experts, experts, e));
@@ -53,7 +64,8 @@ void thresholds_typed(const ExpertThresholdsArgs& args) {
   }
   std::vector<C> thresholds;
   for (const std::vector<C>& values : above)
-    thresholds.push_back(nth_highest(values, tokens * k / experts + 1));
+    thresholds.push_back(values.empty() ? C(0)
+                                        : nth_highest(values, values.size() * k / experts + 1));
   store(args.thresholds, thresholds);
 }
 
@@ -63,6 +75,8 @@ void sinkhorn(const SinkhornArgs& args, Stream&) {
   std::vector<double> k = load<double>(args.logits);
   const auto tokens = static_cast<size_t>(args.logits.size(0)),
              experts = static_cast<size_t>(args.logits.size(1));
+  const std::vector<bool> counts = counts_of(args.counted, tokens);
+  const auto real = static_cast<double>(std::ranges::count(counts, true));
   for (size_t t = 0; t < tokens; ++t) {
     const auto row = std::span(k).subspan(t * experts, experts);
     const double most = *std::ranges::max_element(row);
@@ -71,9 +85,10 @@ void sinkhorn(const SinkhornArgs& args, Stream&) {
   std::vector<double> r(tokens), c(experts, 1);
   for (int64_t i = 0; i < args.iterations; ++i) {
     for (size_t t = 0; t < tokens; ++t) {
+      if (!counts[t]) continue;
       double sum = 0;
       for (size_t e = 0; e < experts; ++e) sum += c[e] * k[t * experts + e];
-      r[t] = 1 / (static_cast<double>(tokens) * (sum + kMinLoad));
+      r[t] = 1 / (real * (sum + kMinLoad));
     }
     double change = 0;
     for (size_t e = 0; e < experts; ++e) {

@@ -16,12 +16,17 @@ std::vector<int64_t> kept_slots(const ExpertRowsArgs& args, std::span<const int6
     std::vector<int64_t> slots;
     for (int64_t s = begin * k; s < (begin + segment) * k; ++s)
       if (experts[static_cast<size_t>(s)] == expert) slots.push_back(s);
-    if (args.capacity > 0 && std::ssize(slots) > args.capacity) {
+    int64_t real = 0;
+    for (int64_t t = begin; t < begin + segment; ++t)
+      real += experts[static_cast<size_t>(t * k)] >= 0 ? 1 : 0;
+    const int64_t capacity =
+        args.factor > 0 ? capacity_rows(real, k, args.all_experts, args.factor) : args.capacity;
+    if (capacity > 0 && std::ssize(slots) > capacity) {
       if (args.kept == KeptRows::largest)
         std::ranges::stable_sort(slots, [&](int64_t a, int64_t b) {
           return weights[static_cast<size_t>(a)] > weights[static_cast<size_t>(b)];
         });
-      slots.resize(static_cast<size_t>(args.capacity));
+      slots.resize(static_cast<size_t>(capacity));
       std::ranges::sort(slots);
     }
     kept.insert(kept.end(), slots.begin(), slots.end());

@@ -318,5 +318,59 @@ TEST(PaddingOfRows, IsInNoLossAndNoCountOfRouters) {
   }
 }
 
+// Capacities, assignments and quantiles are those of the texts alone, each a micro-batch: of both
+// texts if they count each sequence, otherwise of the only one.
+TEST(PaddingOfRows, IsInNoCapacityAssignmentOrQuantile) {
+  struct Kind {
+    const char* balancing;
+    double capacity = 0;
+    bool of_sequence = true, every_layout = true, pads = false;
+    kernels::KeptRows kept = kernels::KeptRows::largest;
+  };
+  for (const Kind& kind :
+       {Kind{.balancing = "none", .capacity = 0.75},
+        Kind{.balancing = "none",
+             .capacity = 0.75,
+             .every_layout = false,
+             .pads = true,
+             .kept = kernels::KeptRows::first},
+        Kind{.balancing = "none", .capacity = 0.6, .of_sequence = false, .every_layout = false},
+        Kind{.balancing = "sinkhorn", .of_sequence = false},
+        Kind{.balancing = "quantile_balancing", .of_sequence = false}}) {
+    SCOPED_TRACE(kind.balancing);
+    models::ModelFlags flags = with_experts();
+    flags.moe.load_balancing_type = {kind.balancing};
+    if (kind.capacity > 0) flags.moe.capacity_factor = kind.capacity;
+    flags.moe.capacity_of_sequence = kind.of_sequence;
+    flags.moe.drop_policy = kind.kept;
+    flags.moe.pad_to_capacity = kind.pads;
+    const std::string_view balancing = kind.balancing;
+    flags.moe.enable_expert_bias = balancing == "none";
+    if (balancing == "sinkhorn") flags.moe.score = kernels::RouterScore::softmax;
+    const models::Model model = with_heads(flags);
+    const corpus::HostBatch batch = random_batch(model, 0, 2, 16);
+    const std::vector<int64_t> texts = {11, kind.of_sequence ? int64_t{5} : int64_t{0}};
+    Batches alone = without_padding(batch, texts);
+    if (!kind.of_sequence) alone.pop_back();
+    const Results expected = results_of(model, {}, alone);
+    const corpus::HostBatch rows = with_padding(batch, texts);
+    const Results padded = results_of(model, {}, {rows});
+    expect_equal("one rank", padded, expected);
+    EXPECT_NEAR(padded.observed, expected.observed, 1e-9);
+    expect_same_metrics("one rank", padded, expected, {"router_entropy"});
+    // As many rows without padding have room for more, or divide other tokens.
+    EXPECT_GT(std::abs(results_of(model, {}, {batch}).loss - padded.loss), 1e-6);
+    if (!kind.every_layout) continue;
+    std::vector<Layout> all = layouts();
+    for (Layout& layout : all) layout.ep = 2;
+    all.push_back({.tp = 2, .sequence = true});
+    for (const Layout& layout : all) {
+      const Results found = results_of(model, layout, {rows});
+      expect_equal(layout.str(), found, expected);
+      expect_same_metrics(layout.str(), found, padded);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megatron::selftest
