@@ -1,6 +1,7 @@
 #include "inference/decode_passes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/divide.h"
 #include "base/error.h"
@@ -51,7 +52,9 @@ DecodePasses::DecodePasses(const models::Stage& stage, Runtime& runtime, nn::Seq
 
 DecodePasses::Shape DecodePasses::shape_of(const ForwardPassPlan& plan) const {
   int64_t longest = 0, encoded = 0;
+  std::vector<uint64_t> adapters;
   for (const PassRow& row : plan.rows) {
+    adapters.push_back(row.adapter == nullptr ? 0 : row.adapter->number());
     longest = std::max(longest, row.begin + 1);
     if (row.encoder != nullptr) encoded = std::max(encoded, row.encoder->length());
   }
@@ -60,9 +63,13 @@ DecodePasses::Shape DecodePasses::shape_of(const ForwardPassPlan& plan) const {
     while (blocks * state_.shape().block_size < tokens) blocks *= 2;
     return std::min(blocks, widest_table(options_, state_));
   };
-  return {.rows = *std::ranges::lower_bound(row_counts_, std::ssize(plan.rows)),
+  if (std::ranges::count(adapters, 0U) == std::ssize(adapters)) adapters.clear();
+  const int64_t rows = *std::ranges::lower_bound(row_counts_, std::ssize(plan.rows));
+  if (!adapters.empty()) adapters.resize(static_cast<size_t>(rows), adapters.back());
+  return {.rows = rows,
           .widths = {.blocks = width(longest), .encoded = encoded > 0 ? width(encoded) : 0},
-          .context_class = stage_.model()->context_class(plan.context)};
+          .context_class = stage_.model()->context_class(plan.context),
+          .adapters = std::move(adapters)};
 }
 
 void DecodePasses::fill(const ForwardPassPlan& plan, const Shape& shape) {
@@ -82,15 +89,17 @@ void DecodePasses::fill(const ForwardPassPlan& plan, const Shape& shape) {
   copy_from(filled, std::span<const int32_t>(values), runtime_.stream());
 }
 
-Tensor DecodePasses::compute(const Shape& shape, int64_t context) {
+Tensor DecodePasses::compute(const Shape& shape, const ForwardPassPlan& plan) {
   const int64_t rows = shape.rows;
   nn::Batch batch{.layout = {.sequences = 1, .length = rows},
                   .tokens = integers_.slice(0, 0, rows),
                   .positions = integers_.slice(0, rows, rows)};
   batch.continuation = state_.over(integers_.slice(0, 2 * rows, integers_.size(0) - 2 * rows),
                                    padding(rows), shape.widths);
-  batch.context = context;
+  batch.context = plan.context;
+  const PassAdapters adapters = plan.adapters(stage_.model(), rows - std::ssize(plan.rows));
   Tape tape(runtime_, Tape::Mode::infer);
+  if (adapters.any()) tape.add_to_products(&adapters);
   const Bundle out = models::forward(stage_, tape, {}, batch, models::Phase::evaluate);
   Tensor logits = stage_.loss_logits(tape, out);
   if (options_.choices > 0) draws_.queue(logits, options_.choices);
@@ -131,7 +140,7 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   const bool records = recordable(shape);
   Form* const form = records ? form_of(shape) : nullptr;
   if (form == nullptr) {
-    logits_ = compute(shape, plan.context);
+    logits_ = compute(shape, plan);
     if (!records) return;
     if (forms_.size() == kMaxForms) forms_.pop_back();
     forms_.push_front({.shape = shape, .work = {}, .logits = {}});
@@ -140,7 +149,7 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   if (form->work && form->work->memory_is_free()) return launch(*form);
   form->work.reset();
   PartRecording recording(runtime_);
-  form->logits = compute(shape, plan.context).unowned();
+  form->logits = compute(shape, plan).unowned();
   form->work = recording.finish();
   ++recorded_;
   launch(*form);

@@ -36,9 +36,10 @@ struct DecodePassCounts {
 // A pass is padded to one of a few shapes: the number of rows and the width of the block tables are
 // rounded up to powers of two, where there are so many. Padding rows attend to nothing, are not
 // stored and not sampled. What differs from pass to pass is first copied to fixed addresses:
-// tokens, positions, block tables, sampling rules. A pass of one shape and one class of rotary
-// angles therefore does the same work on the same memory every time: it runs eagerly once, then it
-// is captured, and from then on replayed. Its bits are the same in all three cases.
+// tokens, positions, block tables, sampling rules. A pass of one shape, one class of rotary angles
+// and the same adapter in each row therefore does the same work on the same memory every time: it
+// runs eagerly once, then it is captured, and from then on replayed. Its bits are the same in all
+// three cases.
 //
 // Passes use separate memory (device/own_arenas.h) that all graphs share, since only one pass runs
 // at a time.
@@ -54,7 +55,8 @@ class DecodePasses {
   DecodePasses(const DecodePasses&) = delete;
   DecodePasses& operator=(const DecodePasses&) = delete;
 
-  // Queues a pass over rows of one token each, without labels, and the sampling that the rules
+  // Queues a pass over rows of one token each, without labels and with adapters that share passes,
+  // and the sampling that the rules
   // allow (kernels::kSampleRules numbers per row). Collective over the tensor-parallel ranks.
   void run(const ForwardPassPlan& plan, std::span<const double> rules);
 
@@ -73,6 +75,7 @@ class DecodePasses {
     int64_t rows = 0;
     nn::TableWidths widths;
     int64_t context_class = 0;
+    std::vector<uint64_t> adapters;  // numbers of the rows'; empty: no row has one
     bool operator==(const Shape&) const = default;
   };
   struct Form {
@@ -82,7 +85,7 @@ class DecodePasses {
   };
   Shape shape_of(const ForwardPassPlan& plan) const;
   void fill(const ForwardPassPlan& plan, const Shape& shape);
-  Tensor compute(const Shape& shape, int64_t context);
+  Tensor compute(const Shape& shape, const ForwardPassPlan& plan);
   bool recordable(const Shape& shape) const;
   Form* form_of(const Shape& shape);
   void launch(Form& form);

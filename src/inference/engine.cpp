@@ -448,7 +448,8 @@ bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const 
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
          !plan.has_labels() && plan.texts.empty() &&
          std::ranges::all_of(plan.rows, [](const PassRow& row) {
-           return row.count == 1 && row.adapter == nullptr && !row.expert_choices;
+           const bool shared = row.adapter == nullptr || row.adapter->shares_passes();
+           return row.count == 1 && shared && !row.expert_choices;
          });
 }
 

@@ -151,9 +151,10 @@ bool ForwardPassPlan::wants_experts() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return row.expert_choices; });
 }
 
-PassAdapters ForwardPassPlan::adapters(const models::Model& model) const {
+PassAdapters ForwardPassPlan::adapters(const models::Model& model, int64_t padding) const {
   RowAdapters of_decoder, of_encoder;
   for (const PassRow& row : rows) of_decoder.append(row.adapter, row.count);
+  if (padding > 0) of_decoder.append(rows.back().adapter, padding);
   for (const EncoderText* text : texts) of_encoder.append(text->adapter.get(), text->length());
   return {std::move(of_decoder), std::move(of_encoder), model->facts().encoder_layers};
 }

@@ -12,6 +12,7 @@
 #include "golden/inference/losses.h"
 #include "inference/engine.h"
 #include "inference/engine_groups.h"
+#include "models/adapters/lora_config.h"
 
 namespace megatron::testing {
 namespace {
@@ -278,6 +279,61 @@ TEST_F(DecodeGraphs, LeaveOutAnglesThatDependOnTheLength) {
   EXPECT_EQ(outcome.statistics.cached_tokens, 3 * 32);
   EXPECT_EQ(outcome.statistics.graph_launches, 0);
   for (const RequestId id : equal) EXPECT_EQ(outcome.numbers.at(id), outcome.numbers.at(1));
+}
+
+std::shared_ptr<const inference::Adapter> lora(const models::Model& base, int64_t rank, bool dora,
+                                               uint64_t seed) {
+  models::LoraConfig config;
+  config.rank = rank;
+  config.alpha = static_cast<double>(4 * rank);
+  config.init = models::LoraInit::random;
+  config.all_linear = true;
+  config.weight_decomposed = dora;
+  auto adapter = std::make_shared<inference::Adapter>(
+      base->with({.adapter = std::make_shared<const models::LoraConfig>(std::move(config))}),
+      std::make_shared<Runtime>(Device{DeviceKind::cuda, 0}, 1), DType::f32,
+      inference::Adapter::next_number());
+  for (parallel::ParameterSpec* tensor : adapter->tensors())
+    parallel::initialize(*tensor, seed, adapter->runtime().stream());
+  adapter->runtime().stream().synchronize();
+  return adapter;
+}
+
+// A graph has the adapters of its rows, and padding those of the last row. One that needs passes of
+// its own is not recorded.
+TEST_F(DecodeGraphs, HaveTheAdaptersOfTheirRows) {
+  const models::Model base = models::model_from_flags(windowed(), 0);
+  const auto stage = stage_of(base, runtime_, DType::f32);
+  const auto one = lora(base, 3, false, 1), other = lora(base, 2, false, 2),
+             alone = lora(base, 2, true, 3);
+  using Adapters = std::vector<std::shared_ptr<const inference::Adapter>>;
+  const auto run = [&](const Adapters& adapters, int64_t graphs) {
+    Engine engine(*stage, runtime_, {.max_requests = 4, .max_tokens = 64, .cuda_graphs = graphs});
+    Collected all;
+    for (uint64_t i = 0; i < adapters.size(); ++i)
+      engine.submit({.number = i,
+                     .prompt = {1, 2, 3},
+                     .max_tokens = 6,
+                     .sampling = {.temperature = 0},
+                     .logprobs = 1,
+                     .adapter = adapters[i]});
+    all.finish(engine);
+    return all.outcome(engine);
+  };
+  // Three rows and one of padding: an eager pass, and four launches of one graph.
+  const auto recorded = [&](const Adapters& adapters) {
+    const Outcome graphs = run(adapters, 16);
+    EXPECT_EQ(graphs.statistics.graphs_recorded, 1);
+    EXPECT_EQ(graphs.statistics.graph_launches, 4);
+    EXPECT_EQ(graphs.numbers, run(adapters, 0).numbers);
+    return graphs.numbers;
+  };
+  const Numbers mixed = recorded({one, nullptr, other}), equal = recorded({one, one, one});
+  EXPECT_EQ(equal.at(3), mixed.at(1));
+  EXPECT_NE(mixed.at(2), mixed.at(1));
+  EXPECT_NE(mixed.at(2), mixed.at(3));
+  EXPECT_NE(mixed.at(1), mixed.at(3));
+  EXPECT_EQ(run({alone, alone}, 16).statistics.graph_launches, 0);
 }
 
 Outcome tensor_parallel(comm::GpuBackend backend, int64_t graphs) {
