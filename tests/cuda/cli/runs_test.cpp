@@ -250,6 +250,21 @@ TEST(CudaDefault, IsTheGpu) {
   EXPECT_NE((r.out + r.err).find("f32 on cuda"), std::string::npos) << r.out << r.err;
 }
 
+// Forward has the bits of whole feed-forward blocks, and sums of gradients over tokens, whose order
+// follows the shapes of products, differ by rounding.
+TEST(CudaChunks, OfFeedForwardBlocksHaveTheGradientsOfWholeOnes) {
+  const Workplace place;
+  const std::string flags = "--swiglu --disable-bias-linear --tensor-model-parallel-size 2 ";
+  const std::vector<Step> whole = train(place, "cuda", 2, flags),
+                          chunks = train(place, "cuda", 2, flags + "--mlp-chunks-for-training 3");
+  ASSERT_EQ(whole.size(), 2U);
+  ASSERT_EQ(chunks.size(), 2U);
+  EXPECT_EQ(chunks[0].loss, whole[0].loss);
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_NEAR(chunks[i].gradient_norm, whole[i].gradient_norm,
+                tolerance::kLayoutFp32 * whole[i].gradient_norm);
+}
+
 // Runs a copy of the program next to a shared object that cannot be opened.
 TEST(CudaDefault, IsTheCpuWhereNoGpuCanBeUsedAndSaysSo) {
   const Workplace place;
