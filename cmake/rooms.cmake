@@ -30,7 +30,7 @@ function(megatron_room name)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/megatron>)
   target_link_libraries(${room} PUBLIC fmt::fmt ${ROOM_LIBRARIES} PRIVATE $<BUILD_INTERFACE:megatron_compiler>)
   if(ROOM_COLD)
-    target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)  # false alarms at -O1
   endif()
   foreach(lower ${ROOM_LOWER})
     if(TARGET megatron_${lower})
