@@ -12,8 +12,11 @@ Bundle receive_hidden(const models::Stage& stage, Runtime& runtime,
                       const models::BoundaryRows& rows, comm::Group* stages) {
   if (stage.part().embedding) return {};
   const DType type = stage.parameters()[0]->parameter.value.dtype();
-  const parallel::Payload payload = models::make_payload(
-      models::boundary_forms(stage, models::Edge::entry, rows, type), runtime, "pass.received");
+  const models::BoundaryRows without_depths = {
+      .tokens = rows.tokens, .of_encoder = rows.of_encoder, .predicts = false};
+  const parallel::Payload payload =
+      models::make_payload(models::boundary_forms(stage, models::Edge::entry, without_depths, type),
+                           runtime, "pass.received");
   for (const Tensor& tensor : payload)
     stages->recv(tensor, stages->rank() - 1, runtime.stream(), kCallName).wait(runtime.stream());
   return models::entering(stage, payload);

@@ -28,6 +28,7 @@ void check(const CrossEntropyArgs& args) {
   const DType type = accumulator(args.logits.dtype());
   check_tokens(rules, args.labels, args.weights, rows, type);
   rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
+  if (args.hits.defined()) rules.dense(args.hits, {rows}, type, "hits f32 (f64) [T]");
   if (!args.dlogits.defined()) return;
   const DType given = args.dlogits.dtype();
   rules.require((type == DType::f64) == (given == DType::f64), "dlogits f64 for f64 logits only");
@@ -58,6 +59,7 @@ void check(const VocabularyCrossEntropyArgs& args) {
   const DType type = args.stats.dtype();
   check_tokens(rules, args.labels, args.weights, rows, type);
   rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
+  if (args.hits.defined()) rules.dense(args.hits, {rows}, type, "hits f32 (f64) [T]");
   if (!args.dlogits.defined()) return;
   rules.require(has_rows(args.exponentials) && args.exponentials.size(0) == rows &&
                     args.exponentials.dtype() == type,

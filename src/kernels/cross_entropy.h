@@ -11,10 +11,11 @@ namespace megatron::kernels {
 // weights[t] * (softmax(logits[t])[v] - [v == labels[t]]) if dlogits is defined; it may be logits.
 // logits [T,V] (f64, f32, bf16, f16), dlogits any of f32/bf16/f16 (f64 for f64); labels i32 [T];
 // weights [T] as loss. If weights[t] is 0, loss[t] and its row of dlogits are 0, and the label is
-// not read (it may be -100).
+// not read (it may be -100). hits [T] as loss, if defined: 1 where no logit is above the label's
+// (the label is the argmax of its row, or tied with it), else 0; 0 where the weight is.
 struct CrossEntropyArgs {
   Tensor logits, labels, weights;
-  Tensor loss, dlogits;
+  Tensor loss, dlogits, hits;
 };
 
 // First step of the same if ranks divide the vocabulary. This rank has columns [first, first + V)
@@ -29,14 +30,14 @@ struct VocabularyStatsArgs {
   Tensor exponentials, stats;
 };
 
-// Second step: loss and dlogits as above, over the whole vocabulary, from stats [ranks,T,3] of all
-// ranks, of which this one is `rank`, and this rank's exponentials. If dlogits is undefined,
+// Second step: loss, dlogits and hits as above, over the whole vocabulary, from stats [ranks,T,3]
+// of all ranks, of which this one is `rank`, and this rank's exponentials. If dlogits is undefined,
 // exponentials are not read; else it is [T,V], any of f32/bf16/f16 (f64 for f64), and may be
 // exponentials. Sums over ranks are in their order. A label that no rank has gives loss +infinity.
 struct VocabularyCrossEntropyArgs {
   Tensor stats, exponentials, labels, weights;
   int64_t first = 0, rank = 0;
-  Tensor loss, dlogits;
+  Tensor loss, dlogits, hits;
 };
 
 void check(const CrossEntropyArgs& args);
@@ -50,6 +51,7 @@ void visit(CrossEntropyArgs& a, F&& f) {
   f("weights", Access::read, a.weights);
   f("loss", Access::write, a.loss);
   f("dlogits", Access::write, a.dlogits);
+  f("hits", Access::write, a.hits);
 }
 template <class F>
 void visit(VocabularyStatsArgs& a, F&& f) {
@@ -67,6 +69,7 @@ void visit(VocabularyCrossEntropyArgs& a, F&& f) {
   f("weights", Access::read, a.weights);
   f("loss", Access::write, a.loss);
   f("dlogits", Access::write, a.dlogits);
+  f("hits", Access::write, a.hits);
 }
 
 }  // namespace megatron::kernels

@@ -12,6 +12,7 @@ std::vector<TensorForm> boundary_forms(const Stage& stage, Edge edge, const Boun
   std::vector<TensorForm> forms;
   for (const BoundaryTensor& t : stage.boundary(edge)) {
     if (t.of_encoder && rows.of_encoder == 0) continue;
+    if (t.predicted && !rows.predicts) continue;
     const int64_t tokens = t.of_encoder ? rows.of_encoder : rows.tokens,
                   width = t.width == 0 ? stage.model()->hidden_size() : t.width;
     forms.push_back({.shape = {t.rows == 0 ? tokens : t.rows, width},
@@ -35,7 +36,7 @@ Bundle entering(const Stage& stage, std::span<const Var> vars) {
   Bundle in;
   size_t i = 0;
   for (const BoundaryTensor& t : boundary)
-    if (all || !t.of_encoder) in.set(t.name, vars[i++]);
+    if (all || !(t.of_encoder || t.predicted)) in.set(t.name, vars[i++]);
   MG_ASSERT(i == vars.size());
   return in;
 }
@@ -47,7 +48,7 @@ Bundle entering(const Stage& stage, const parallel::Payload& payload) {
 std::vector<Var> leaving(const Stage& stage, Tape& tape, const Bundle& out) {
   std::vector<Var> vars;
   for (const BoundaryTensor& t : stage.boundary(Edge::exit)) {
-    if (t.of_encoder && !out.contains(t.name)) continue;
+    if ((t.of_encoder || t.predicted) && !out.contains(t.name)) continue;
     vars.push_back(t.name == kHidden ? flowing(tape, out) : out[t.name]);
   }
   return vars;

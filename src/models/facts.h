@@ -57,6 +57,7 @@ struct PredictionFacts {
   int64_t depths = 0;    // layers that predict further tokens
   int64_t left_out = 0;  // those that the model's files have and the model has not
   double loss_scale = 0;
+  bool detached = false;  // their losses train only these layers
 };
 
 // Which tokens have scores.

@@ -53,6 +53,12 @@ class Model {
   std::shared_ptr<const ModelDefinition> definition_;
 };
 
+// Results of a depth of multi-token prediction by the plain implementation, for each token: the
+// loss of its label, and 1 where no logit is above the label's, else 0.
+struct PlainPrediction {
+  std::vector<double> losses, hits;
+};
+
 // A head that scores texts, or each of their tokens (facts.h).
 struct ScoreHead {
   std::vector<std::string> label_names;
@@ -198,11 +204,11 @@ class ModelDefinition {
     static_cast<void>(weights), static_cast<void>(text), static_cast<void>(label);
     return 0;
   }
-  // The same for each depth k = 1, 2, ... of multi-token prediction of one document: the losses of
-  // all tokens but the last k.
-  virtual std::vector<std::vector<double>> plain_prediction_losses(
-      const PlainTensors& weights, std::span<const int32_t> tokens,
-      std::span<const int32_t> labels) const {
+  // The same for each depth k = 1, 2, ... of multi-token prediction of one document, of all tokens
+  // but the last k.
+  virtual std::vector<PlainPrediction> plain_predictions(const PlainTensors& weights,
+                                                         std::span<const int32_t> tokens,
+                                                         std::span<const int32_t> labels) const {
     static_cast<void>(weights), static_cast<void>(tokens), static_cast<void>(labels);
     return {};
   }

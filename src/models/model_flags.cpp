@@ -325,7 +325,8 @@ void ModelFlags::prediction_fields(Fields& f) {
       .of(none);
   f.add_switch("mtp-detach-heads", &mtp_detach_heads, true,
                "train only the layers of multi-token prediction by their losses, which have no "
-               "gradient in the other layers, the embedding and the output layer")
+               "gradient in the other layers, the embedding and the output layer, and clip their "
+               "gradients by a norm of their own")
       .with_any_model()
       .of(none);
 }

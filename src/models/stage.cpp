@@ -115,7 +115,7 @@ Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle 
 // The blocks that a pass runs.
 std::span<const Block> blocks_of(const Stage& stage, Phase phase) {
   const std::span<const Block> all = stage.blocks();
-  if (phase == Phase::train) return all;
+  if (phase != Phase::evaluate) return all;
   const auto predicting = std::ranges::count_if(all, &Block::predicts);
   return all.first(all.size() - static_cast<size_t>(predicting));
 }
@@ -232,6 +232,16 @@ Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Bat
     return Bundle();
   });
   return loss;
+}
+
+std::vector<PredictionLosses> head_prediction_losses(const Stage& stage, Tape& tape,
+                                                     const Bundle& in, const nn::Batch& batch) {
+  std::vector<PredictionLosses> losses;
+  tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    losses = stage.prediction_losses(t, b, batch);
+    return Bundle();
+  });
+  return losses;
 }
 
 Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,

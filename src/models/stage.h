@@ -21,8 +21,9 @@
 
 namespace megatron::models {
 
-// Purpose of a forward pass; dropout acts in train only.
-enum class Phase { train, evaluate };
+// Purpose of a forward pass; dropout acts in train only. evaluate leaves out the depths of
+// multi-token prediction, validate has them.
+enum class Phase { train, evaluate, validate };
 
 // Values passed between the parts of a layer.
 struct Flow {
@@ -44,7 +45,7 @@ struct Block {
   Span span;
   std::vector<Segment> segments;
   // A depth of multi-token prediction, behind the last layer: it passes on other values, which only
-  // the head reads, and is left out of passes that do not train.
+  // the head reads, and is left out in Phase::evaluate.
   bool predicts = false;
   // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder),
   // and are left out of passes that read none.
@@ -59,6 +60,13 @@ struct Block {
 // True if an encoder-decoder's pass reads texts of the encoder. If it does not, a state holds what
 // the encoder has read.
 bool reads_encoder(const nn::Batch& batch);
+
+// Results of a depth of multi-token prediction, f32 (f64) [T]: the loss of each token's label
+// (nn::PredictedTokens), and 1 where no logit of the depth is above the label's, else 0. Both are 0
+// where the label's loss weight is.
+struct PredictionLosses {
+  Tensor losses, hits;
+};
 
 // A chunk of a model held by one pipeline stage; the whole model if there is only one.
 class Stage {
@@ -78,6 +86,12 @@ class Stage {
   // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,
   // score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
+  // The losses of the depths whose outputs are in the bundle. In Pass::forward loss() has them in
+  // the objective and reports them; here nothing is reported.
+  virtual std::vector<PredictionLosses> prediction_losses(Tape&, const Bundle&,
+                                                          const nn::Batch&) const {
+    return {};
+  }
   virtual Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   // Logits [T,2] of a model with a head for pairs of texts (ModelFacts::pair_head).
   virtual Var pair_logits(Tape&, const Bundle&) const { return {}; }
@@ -140,6 +154,10 @@ void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 // stage.loss() as a span of the tape. entropies: set to stage.entropies(), unless null.
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                  Tensor* entropies = nullptr);
+
+// stage.prediction_losses() as a span of the tape.
+std::vector<PredictionLosses> head_prediction_losses(const Stage& stage, Tape& tape,
+                                                     const Bundle& in, const nn::Batch& batch);
 
 // stage.objective_values() as a span of the tape.
 Var head_objective_values(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,

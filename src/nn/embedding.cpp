@@ -64,11 +64,11 @@ Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
 }
 
 Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights,
-                             int use, double soft_cap, bool detached) const {
+                             int use, double soft_cap, bool detached, const Tensor& hits) const {
   Weight table(*weight_, use);
   table.detached = detached;
   return parallel::vocabulary_cross_entropy(tape, x, table, first_, labels, weights, tensor_,
-                                            soft_cap, output_, bias_);
+                                            soft_cap, output_, bias_, hits);
 }
 
 Var VocabularyTable::logits(Tape& tape, const Var& x, int use, double soft_cap) const {

@@ -30,9 +30,9 @@ class VocabularyTable {
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
-  // detached: the table gets no gradient of this loss.
+  // detached: the table gets no gradient of this loss. hits: see there.
   Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
-              double soft_cap = 0, bool detached = false) const;
+              double soft_cap = 0, bool detached = false, const Tensor& hits = {}) const;
   Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;
   Tensor loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap = 0) const;
   // See parallel/token_log_probabilities.h.

@@ -67,7 +67,7 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
 
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights, double soft_cap, const LowRank& adapter,
-                            const Weight& bias) {
+                            const Weight& bias, const Tensor& hits) {
   const Tensor& x_TH = x.value;
   const int64_t tokens = x_TH.size(0), vocabulary = weight.value().size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
@@ -101,7 +101,8 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
                          .labels = labels.slice(0, begin, count),
                          .weights = weights.slice(0, begin, count),
                          .loss = loss_T.slice(0, begin, count),
-                         .dlogits = dlogits},
+                         .dlogits = dlogits,
+                         .hits = hits.defined() ? hits.slice(0, begin, count) : hits},
                         stream);
     if (!tape.recording()) continue;
     if (capped) {

@@ -11,10 +11,11 @@ namespace megatron::ops {
 // [T]. The logits are never all stored: rows are processed in chunks of a fixed size. Both
 // gradients are computed while a chunk's logits exist (dx is kept for backward, dw added to its
 // slot), so nothing is computed twice. Backward starts here, and the upstream gradient is 1.
-// adapter: added to w. bias [V], or none: added to every row of logits before the cap.
+// adapter: added to w. bias [V], or none: added to every row of logits before the cap. hits [T] as
+// weights, unless undefined: set to 1 where no logit is above the label's, else to 0.
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights, double soft_cap = 0, const LowRank& adapter = {},
-                            const Weight& bias = {});
+                            const Weight& bias = {}, const Tensor& hits = {});
 
 // The products of an output layer with chunks of rows, one after another. If the weight has a
 // recipe (Parameter::low_precision), which must have blocks alone, they are quantised: chunks begin

@@ -18,8 +18,9 @@ struct Described {
   int64_t layer = -1;    // that first uses it: the number in its name, if it has one use
   int64_t elements = 0;  // in this rank's slice
   int64_t first = 0;     // ParameterSpec::first_element(), which differs between slices
+  int64_t detached = 0;  // 1: ParameterSpec::detached
 };
-constexpr size_t kNumbers = 4;
+constexpr size_t kNumbers = 5;
 
 // First part of the name, between dots, that is a number.
 int64_t layer_of(std::string_view name) {
@@ -42,7 +43,8 @@ std::vector<Described> described(std::span<const parallel::Shard> shards) {
         {.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
          .layer = placed.used_in.empty() ? layer_of(placed.parameter.name) : placed.used_in.front(),
          .elements = placed.parameter.value.elements(),
-         .first = placed.first_element()});
+         .first = placed.first_element(),
+         .detached = placed.detached ? 1 : 0});
   }
   return all;
 }
@@ -70,7 +72,8 @@ std::vector<std::vector<Described>> of_all_ranks(const std::vector<Described>& m
   std::vector<int64_t> numbers;
   numbers.reserve(most * kNumbers);
   for (const Described& t : mine) {
-    for (const int64_t number : {t.name, t.layer, t.elements, t.first}) numbers.push_back(number);
+    for (const int64_t number : {t.name, t.layer, t.elements, t.first, t.detached})
+      numbers.push_back(number);
   }
   numbers.resize(most * kNumbers);
   const std::vector<int64_t> all = gathered(numbers, group, runtime, "norm.parameters");
@@ -78,7 +81,7 @@ std::vector<std::vector<Described>> of_all_ranks(const std::vector<Described>& m
   for (size_t r = 0; r < counts.size(); ++r) {
     const int64_t* n = all.data() + r * most * kNumbers;
     for (int64_t i = 0; i < counts[r]; ++i, n += kNumbers)
-      lists[r].push_back({n[0], n[1], n[2], n[3]});
+      lists[r].push_back({n[0], n[1], n[2], n[3], n[4]});
   }
   return lists;
 }
@@ -136,14 +139,22 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Ru
       exchanges ? of_all_ranks(mine, *norm, runtime) : std::vector<std::vector<Described>>{mine};
 
   std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> first -> elements
-  for (const std::vector<Described>& list : lists)
-    for (const Described& t : list) slices[t.name][t.first] = t.elements;
+  std::unordered_map<int64_t, int64_t> detached;                   // by name
+  for (const std::vector<Described>& list : lists) {
+    for (const Described& t : list) {
+      slices[t.name][t.first] = t.elements;
+      detached[t.name] = t.detached;
+    }
+  }
   std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // index by {name, first}
   NormSlots slots;
-  for (const int64_t name : merged(lists)) {
+  std::vector<int64_t> order = merged(lists);
+  std::ranges::stable_partition(order, [&](int64_t name) { return detached[name] == 0; });
+  for (const int64_t name : order) {
     for (const auto& [first, elements] : slices[name]) {
       begins[{name, first}] = slots.total;
       slots.total += blocks_of(elements);
+      if (detached[name] != 0) slots.detached += blocks_of(elements);
     }
   }
   size_t index = 0;
@@ -155,7 +166,10 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Ru
     MG_ASSERT(shard.begin % kernels::kNormBlock == 0);
     slots.first.back() = begins[{own.name, own.first}] + shard.begin / kernels::kNormBlock;
   }
-  if (several && !exchanges) slots.total *= norm->size();
+  if (several && !exchanges) {
+    slots.total *= norm->size();
+    slots.detached *= norm->size();
+  }
   return slots;
 }
 

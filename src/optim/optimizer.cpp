@@ -71,9 +71,15 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     : config_(config), groups_(groups), runtime_(runtime) {
   const bool muon = config.method == Method::muon;
   rule_ = make_rule(muon ? config.muon_scalar : config.method, config);
-  for (Tensor* scalar :
-       {&norm_, &divisor_, &sum_, &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
+  StepScalars scalars;
+  clipped_.resize(groups.clips_detached ? 2 : 1);
+  for (Tensor* scalar : {&clipped_.front().norm, &divisor_, &sum_, &scalars.weight_decay,
+                         &scalars.step, &scalars.scale})
     *scalar = zeros({}, DType::f64, "scalar");
+  for (Clipped& clipped : clipped_) clipped.scalars = scalars;
+  if (groups.clips_detached)
+    for (Tensor* scalar : {&clipped_.back().norm, &clipped_.back().scalars.scale})
+      *scalar = zeros({}, DType::f64, "scalar");
   if (muon) {
     std::vector<const parallel::ParameterSpec*> taken;
     for (const parallel::Shard& shard : shards) {
@@ -89,7 +95,6 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     muon_ = std::make_unique<Muon>(config.muon, taken, groups.tensor, runtime);
   }
   const NormSlots slots = norm_slots(shards, groups.norm, runtime);
-  blocks_ = slots.total;
   squares_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {1 + groups.norm_window},
                            DType::f64, "norm.squares");
   double elements = 0, done = 0;
@@ -105,21 +110,37 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     entries_.back().first_block = slots.first[i];
   }
   list_updates();
-  for (int64_t begin = 0; begin == 0 || begin < blocks_; begin += groups.norm_window)
-    windows_.push_back(squares_of(begin, std::min(groups.norm_window, blocks_ - begin)));
+  list_clipped(slots);
+}
+
+void Optimizer::list_clipped(const NormSlots& slots) {
+  clipped_.front().blocks = slots.total;
+  if (groups_.clips_detached) {
+    clipped_.front().blocks -= slots.detached;
+    clipped_.back().first = clipped_.front().blocks;
+    clipped_.back().blocks = slots.detached;
+  }
+  for (Clipped& clipped : clipped_) {
+    const int64_t end = clipped.first + clipped.blocks;
+    for (int64_t begin = clipped.first; begin == clipped.first || begin < end;
+         begin += groups_.norm_window)
+      clipped.windows.push_back(squares_of(begin, std::min(groups_.norm_window, end - begin)));
+  }
 }
 
 // Collects the updates of on-device shards, which run as one kernel call.
 void Optimizer::list_updates() {
-  std::vector<Target> targets;
+  std::vector<std::vector<Target>> targets(clipped_.size());
   std::vector<kernels::CopyArgs> copies;
   for (Entry& entry : entries_) {
+    entry.clipped = groups_.clips_detached && entry.target.placed->detached ? 1 : 0;
     entry.listed = !entry.offloaded && entry.rule == rule_.get();
     if (!entry.listed) continue;
-    targets.push_back(entry.target);
+    targets[entry.clipped].push_back(entry.target);
     if (entry.master.defined()) copies.push_back({.x = entry.master, .out = entry.value});
   }
-  updates_ = rule_->together(targets, scalars_, runtime_);
+  for (size_t i = 0; i < clipped_.size(); ++i)
+    clipped_[i].updates = rule_->together(targets[i], clipped_[i].scalars, runtime_);
   copies_ = kernels::together(std::move(copies), runtime_.arena(MemoryClass::optimizer),
                               runtime_.stream());
 }
@@ -192,40 +213,44 @@ Tensor Optimizer::rate_of(const parallel::ParameterSpec& placed, const Rule& rul
   return rates_.back().value = zeros({}, DType::f64, "scalar");
 }
 
-void Optimizer::set_scalar(Tensor& scalar, double value) {
+void Optimizer::set_scalar(const Tensor& scalar, double value) {
   kernels::table(runtime_.stream()).fill({.out = scalar, .value = value}, runtime_.stream());
 }
 
 // Sets elements 1 to `count` of squares_ to the sums of that window.
-void Optimizer::find_squares(size_t window, int64_t count) {
+void Optimizer::find_squares(kernels::Together& window, int64_t count) {
   Stream& stream = runtime_.stream();
   const Tensor sums = squares_.slice(0, 1, count);
   const bool several = groups_.norm != nullptr && groups_.norm->size() > 1;
   if (several) kernels::table(stream).fill({.out = sums, .value = 0}, stream);
-  windows_[window]->run(stream);
+  window.run(stream);
   if (several)
     groups_.norm->all_reduce(sums, comm::Reduce::sum, stream, "gradient norm").wait(stream);
 }
 
 void Optimizer::find_norm(double divisor) {
+  set_scalar(divisor_, divisor);
+  for (const Clipped& clipped : clipped_) find_norm(clipped);
+}
+
+void Optimizer::find_norm(const Clipped& clipped) {
   Stream& stream = runtime_.stream();
   const kernels::Table& table = kernels::table(stream);
   table.fill({.out = squares_.slice(0, 0, 1), .value = 0}, stream);
   int64_t count = 0;
-  for (size_t window = 0; window < windows_.size(); ++window) {
-    count =
-        std::min(groups_.norm_window, blocks_ - static_cast<int64_t>(window) * groups_.norm_window);
-    find_squares(window, count);
-    if (window + 1 == windows_.size()) break;
+  for (size_t window = 0; window < clipped.windows.size(); ++window) {
+    count = std::min(groups_.norm_window,
+                     clipped.blocks - static_cast<int64_t>(window) * groups_.norm_window);
+    find_squares(*clipped.windows[window], count);
+    if (window + 1 == clipped.windows.size()) break;
     table.sum({.x = squares_.slice(0, 0, 1 + count), .out = sum_}, stream);
     table.copy({.x = sum_.view({1}), .out = squares_.slice(0, 0, 1)}, stream);
   }
-  set_scalar(divisor_, divisor);
   table.grad_scale({.partials = squares_.slice(0, 0, 1 + count),
                     .divisor = divisor_,
                     .max_norm = config_.clip_grad,
-                    .norm = norm_,
-                    .scale = scalars_.scale},
+                    .norm = clipped.norm,
+                    .scale = clipped.scalars.scale},
                    stream);
 }
 
@@ -234,9 +259,10 @@ void Optimizer::update(const StepInputs& inputs) {
   const double decoupled = inputs.decoupled_learning_rate.value_or(inputs.learning_rate);
   for (Rate& rate : rates_)
     set_scalar(rate.value, rate.multiplier * (rate.decoupled ? decoupled : inputs.learning_rate));
-  set_scalar(scalars_.weight_decay, inputs.weight_decay);
-  set_scalar(scalars_.step, static_cast<double>(steps_));
-  updates_->run(runtime_.stream());
+  const StepScalars& shared = clipped_.front().scalars;
+  set_scalar(shared.weight_decay, inputs.weight_decay);
+  set_scalar(shared.step, static_cast<double>(steps_));
+  for (const Clipped& clipped : clipped_) clipped.updates->run(runtime_.stream());
   copies_->run(runtime_.stream());
   for (const Entry& entry : entries_) {
     if (entry.offloaded) {
@@ -253,7 +279,7 @@ void Optimizer::rehearse() {
 
 void Optimizer::update(const Entry& entry) {
   Stream& stream = runtime_.stream();
-  entry.rule->update(entry.target, scalars_, stream);
+  entry.rule->update(entry.target, clipped_[entry.clipped].scalars, stream);
   if (entry.master.defined())
     kernels::table(stream).copy({.x = entry.master, .out = entry.value}, stream);
 }

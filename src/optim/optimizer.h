@@ -10,6 +10,8 @@
 
 namespace megatron::optim {
 
+struct NormSlots;
+
 enum class Method { adam, sgd, lion, muon };
 std::string_view name(Method method);  // "adam"
 
@@ -49,6 +51,9 @@ struct OptimizerGroups {
   // All ranks whose Shard::counted shards together hold each element of the model once.
   comm::Group* norm = nullptr;
   comm::Group* tensor = nullptr;  // Muon: ranks whose slices of a matrix are gathered
+  // True if the model has detached parameters (ParameterSpec::detached), on whichever rank: they
+  // are clipped by themselves. False: all parameters are clipped by one norm.
+  bool clips_detached = false;
   // Number of sums of squares per all-reduce, and so the size of its buffer: 256 KB.
   int64_t norm_window = 32768;
 };
@@ -63,13 +68,16 @@ class Optimizer {
             const OptimizerGroups& groups, Runtime& runtime);
 
   // Computes the norm of the gradients of all ranks' parameters and the factor that divides and
-  // clips them: squares are summed in f64 over blocks of kNormBlock elements of each parameter, and
-  // the blocks are added in the order of the model, independent of the ranks that hold them.
-  // divisor: of the raw gradients, the number of tokens of the step. Nothing else changes, so the
-  // step can still be skipped afterwards. Collective.
+  // clips them, both for detached parameters by themselves: squares are summed in f64 over blocks
+  // of kNormBlock elements of each parameter, and the blocks are added in the order of the model,
+  // independent of the ranks that hold them. divisor: of the raw gradients, the number of tokens of
+  // the step. Nothing else changes, so the step can still be skipped afterwards. Collective.
   void find_norm(double divisor);
-  // L2 norm of all gradients before clipping, computed by find_norm(). 0-d f64.
-  const Tensor& gradient_norm() const { return norm_; }
+  // L2 norm of all gradients before clipping, without those of detached parameters, computed by
+  // find_norm(). 0-d f64.
+  const Tensor& gradient_norm() const { return clipped_.front().norm; }
+  // The same of detached parameters; undefined unless they are clipped by themselves.
+  Tensor detached_norm() const { return clipped_.size() > 1 ? clipped_.back().norm : Tensor(); }
   // Updates every parameter; called after find_norm().
   void update(const StepInputs& inputs);
 
@@ -100,18 +108,30 @@ class Optimizer {
     Tensor master;  // master weight of an f16 parameter
     // Index of its first block of squares among the model's; -1: counted by another rank.
     int64_t first_block = -1;
+    size_t clipped = 0;  // index in clipped_
     bool offloaded = false;
-    bool listed = false;  // whether it is in updates_
+    bool listed = false;  // whether it is among the updates of its Clipped
   };
+  // Parameters that are clipped by one norm.
+  struct Clipped {
+    int64_t first = 0, blocks = 0;  // of squares, over all ranks (optim/norm_slots.h)
+    Tensor norm;
+    StepScalars scalars;
+    // Each is one launch on CUDA: the squares of each window of blocks, and the updates of rule_.
+    std::vector<std::unique_ptr<kernels::Together>> windows;
+    std::unique_ptr<kernels::Together> updates;
+  };
+  void list_clipped(const NormSlots& slots);
   Entry make_entry(const parallel::Shard& shard, bool offloaded);
   Tensor zeros(const Shape& shape, DType type, const std::string& label,
                MemoryClass memory_class = MemoryClass::optimizer);
   void list_updates();
   std::unique_ptr<kernels::Together> squares_of(int64_t begin, int64_t count) const;
-  void find_squares(size_t window, int64_t count);
+  void find_squares(kernels::Together& window, int64_t count);
+  void find_norm(const Clipped& clipped);
   void update(const Entry& entry);
   void update_offloaded(const Entry& entry);
-  void set_scalar(Tensor& scalar, double value);
+  void set_scalar(const Tensor& scalar, double value);
   Tensor rate_of(const parallel::ParameterSpec& placed, const Rule& rule);
 
   OptimizerConfig config_;
@@ -119,13 +139,11 @@ class Optimizer {
   Runtime& runtime_;
   std::unique_ptr<Rule> rule_, muon_;  // muon_: rule for the parameters that Muon updates
   std::vector<Entry> entries_;
-  // Each is one launch on CUDA: the updates of rule_, then the copies of masters to f16 parameters;
-  // the squares of each window of blocks.
-  std::unique_ptr<kernels::Together> updates_, copies_;
-  std::vector<std::unique_ptr<kernels::Together>> windows_;
-  int64_t blocks_ = 0;  // over all ranks (optim/norm_slots.h)
-  Tensor squares_;      // f64: sum of the blocks before the window, then the window's
-  Tensor norm_, divisor_, sum_;
+  // One launch on CUDA: the copies of masters to f16 parameters.
+  std::unique_ptr<kernels::Together> copies_;
+  std::vector<Clipped> clipped_;  // all parameters; or those that are not detached, and the others
+  Tensor squares_;                // f64: sum of the blocks before the window, then the window's
+  Tensor divisor_, sum_;
   // Learning rate of a parameter: that of the step, or its decoupled one, times a multiplier.
   struct Rate {
     bool decoupled = false;
@@ -133,7 +151,6 @@ class Optimizer {
     Tensor value;  // 0-d f64
   };
   std::vector<Rate> rates_;
-  StepScalars scalars_;
   int64_t steps_ = 0;
 };
 

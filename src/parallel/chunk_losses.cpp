@@ -28,7 +28,8 @@ void divided_losses(Tape& tape, const LogitChunk& chunk, int64_t first, const Te
                                            .first = first,
                                            .rank = tp.rank(),
                                            .loss = chunk.loss,
-                                           .dlogits = chunk.dlogits},
+                                           .dlogits = chunk.dlogits,
+                                           .hits = chunk.hits},
                                           stream);
 }
 
@@ -45,7 +46,8 @@ void chunk_losses(Tape& tape, const LogitChunk& chunk, int64_t first, double sof
                          .labels = chunk.labels,
                          .weights = chunk.weights,
                          .loss = chunk.loss,
-                         .dlogits = chunk.dlogits},
+                         .dlogits = chunk.dlogits,
+                         .hits = chunk.hits},
                         stream);
   } else {
     divided_losses(tape, chunk, first, tp, call);

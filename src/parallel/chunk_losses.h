@@ -12,6 +12,7 @@ struct LogitChunk {
   Tensor labels, weights;  // i32 [C]; f32 (f64) [C]
   Tensor exponentials;     // scratch as logits, with dlogits; may be logits unless they are capped
   Tensor loss;             // f32 (f64) [C]
+  Tensor hits;             // as loss (kernels/cross_entropy.h), or undefined
   Tensor dlogits;          // of the product that gave the logits; undefined: no gradient
 };
 

@@ -112,17 +112,18 @@ void check_order(const Symbols& symbols, const std::string& text, int64_t num_la
   MG_CHECK(!content.empty(), "{} '{}' has no E, t and L", kLayoutFlag, text);
   if (content.front().symbol != 'E') refuse(content.front(), "the embedding, E, must come first");
   const auto predicts = [](const Symbol& symbol) { return symbol.symbol == 'm'; };
-  const auto first = std::ranges::find_if(symbols, predicts);
-  if (std::any_of(first, symbols.end(), [](const Symbol& s) { return s.symbol == '|'; }))
-    refuse(*first,
-           "multi-token prediction (MTP) must be in the virtual stage of the loss, L, because "
-           "stages pass on the output of the last layer only");
   for (size_t i = 1; i < content.size(); ++i) {
     if (content[i].symbol == 'E') refuse(content[i], "the embedding occurs twice");
     if (content[i].symbol == 'L' && i + 1 < content.size())
       refuse(content[i], "the loss must come last, and only once");
     if (content[i].symbol == 't' && content[i - 1].symbol == 'm')
       refuse(content[i], "a layer cannot follow multi-token prediction (MTP), m");
+  }
+  bool ended = false;  // the virtual stage of the first m
+  for (auto at = std::ranges::find_if(symbols, predicts); at != symbols.end(); ++at) {
+    if (at->symbol == 'm' && ended)
+      refuse(*at, "all of multi-token prediction (MTP), m, must be in one virtual stage");
+    ended = ended || at->symbol == '|';
   }
   if (content.back().symbol != 'L') refuse(content.back(), "the loss, L, must come last");
   const int64_t layers =
@@ -136,14 +137,24 @@ std::vector<ModelPart> place_by_layout(int64_t num_layers, const PipelineShape& 
                                        const std::string& text) {
   const Symbols symbols = LayoutReader(text).read();
   check_order(symbols, text, num_layers);
+  using Predictions = ModelPart::Predictions;
   std::vector<ModelPart> parts = {{0, 0, false, false}};
   for (const Symbol& symbol : symbols) {
     ModelPart& part = parts.back();
     switch (symbol.symbol) {
       case 'E': part.embedding = true; break;
       case 't': ++part.layers; break;
-      case 'L': part.head = true; break;
-      case '|': parts.push_back({part.first_layer + part.layers, 0, false, false}); break;
+      case 'm': part.predictions = Predictions::here; break;
+      case 'L':
+        part.head = true;
+        if (part.predictions == Predictions::here) part.predictions = Predictions::with_head;
+        break;
+      case '|': {
+        const bool before = part.predictions != Predictions::with_head;
+        parts.push_back({part.first_layer + part.layers, 0, false, false,
+                         before ? Predictions::earlier : Predictions::with_head});
+        break;
+      }
     }
   }
   MG_CHECK(static_cast<int>(parts.size()) == shape.virtual_stages(),
@@ -280,7 +291,8 @@ std::vector<int> stages_of_uses(std::span<const int64_t> used_in, int64_t num_la
   for (const int64_t place : used_in) {
     const auto part = std::ranges::find_if(parts, [&](const ModelPart& p) {
       if (place < 0) return p.embedding;
-      if (place == num_layers) return p.head;
+      if (place == num_layers) return p.has_predictions();
+      if (place == kHeadPlace) return p.head;
       return place >= p.first_layer && place < p.first_layer + p.layers;
     });
     MG_ASSERT(part != parts.end());

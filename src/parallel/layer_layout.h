@@ -1,6 +1,7 @@
 // Assignment of a model's layers to the virtual stages of the pipeline.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,12 @@ namespace megatron::parallel {
 struct ModelPart {
   int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;  // head: final norm, output layer and loss
+  // Where the depths of multi-token prediction are, if the model has any, and before them the final
+  // norm: with the head; in this part, which is an earlier one; or in a part before this one.
+  enum class Predictions { with_head, here, earlier } predictions = Predictions::with_head;
+  bool has_predictions() const {
+    return predictions == Predictions::here || (predictions == Predictions::with_head && head);
+  }
   bool operator==(const ModelPart&) const = default;
 };
 
@@ -33,6 +40,8 @@ struct LayerPlacement {
 std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& shape,
                                     const LayerPlacement& placement);
 
+// The place of a parameter's use in the head (ParameterSpec::used_in).
+inline constexpr int64_t kHeadPlace = std::numeric_limits<int64_t>::max();
 // The pipeline stage of each of a parameter's uses (ParameterSpec::used_in). parts: by virtual
 // stage.
 std::vector<int> stages_of_uses(std::span<const int64_t> used_in, int64_t num_layers,
@@ -40,8 +49,8 @@ std::vector<int> stages_of_uses(std::span<const int64_t> used_in, int64_t num_la
 
 // Number of virtual stages in a layout string.
 int virtual_stages_of_layout(const std::string& layout);
-// Number of depths of multi-token prediction (m) in a layout string. They belong to the part with
-// the head, with or without symbols of their own.
+// Number of depths of multi-token prediction (m) in a layout string. Without such symbols they
+// belong to the part with the head.
 int64_t predictions_of_layout(const std::string& layout);
 
 }  // namespace megatron::parallel

@@ -105,6 +105,9 @@ struct ParameterSpec {
   double width_multiplier = 1;
   bool grows_both_ways = false;
   double rate_multiplier = 1;  // of the run's learning rate
+  // True in detached depths of multi-token prediction, whose losses train nothing else: gradients
+  // of such parameters have a norm of their own, by which they are clipped.
+  bool detached = false;
   bool orthogonalized = true;  // Muon updates it, if it is a matrix between embedding and output
   // Rows of each of the matrices stacked in it ([q | k | v]), of all ranks together; empty: it is a
   // single matrix.
@@ -118,7 +121,8 @@ struct ParameterSpec {
   // stages) that hold the same elements, the first does.
   bool counted = true;
   // Where the model uses a parameter that has several uses, in order: the number of a layer, -1 for
-  // the embedding of tokens, the number of layers for the head. This chunk has the uses from
+  // the embedding of tokens, the number of layers for the depths of prediction and the final norm,
+  // kHeadPlace (layer_layout.h) for the head. This chunk has the uses from
   // first_use on, as many as its Parameter. Empty: one use.
   std::vector<int64_t> used_in;
   int first_use = 0;

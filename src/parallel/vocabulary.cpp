@@ -30,7 +30,7 @@ class DividedLoss {
  public:
   DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
               const Tensor& weights, const TensorParallel& tp, double soft_cap,
-              const ops::LowRank& adapter, const Weight& bias)
+              const ops::LowRank& adapter, const Weight& bias, const Tensor& hits)
       : tape_(tape),
         weight_(weight),
         bias_(bias),
@@ -40,6 +40,7 @@ class DividedLoss {
         soft_cap_(soft_cap),
         labels_T_(labels),
         weights_T_(weights),
+        hits_T_(hits),
         tp_(tp),
         tokens_(labels.elements()),
         type_(x.value.dtype()),
@@ -109,6 +110,7 @@ class DividedLoss {
                      .weights = weights,
                      .exponentials = logits,
                      .loss = loss_T_.slice(0, begin, count)};
+    if (hits_T_.defined()) chunk.hits = hits_T_.slice(0, begin, count);
     if (exponentials_CV_.defined()) chunk.exponentials = exponentials_CV_.slice(0, 0, count);
     if (tape_.recording()) chunk.dlogits = dlogits_CV_.slice(0, 0, count);
     chunk_losses(tape_, chunk, first_, soft_cap_, tp_, "vocabulary_loss, stats");
@@ -121,7 +123,7 @@ class DividedLoss {
   const ops::LowRank& adapter_;
   int64_t first_;
   double soft_cap_;
-  const Tensor &labels_T_, &weights_T_;
+  const Tensor &labels_T_, &weights_T_, &hits_T_;
   const TensorParallel& tp_;
   int64_t tokens_;
   DType type_, sums_;
@@ -145,10 +147,12 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
                                 const TensorParallel& tp, double soft_cap,
-                                const ops::LowRank& adapter, const Weight& bias) {
+                                const ops::LowRank& adapter, const Weight& bias,
+                                const Tensor& hits) {
   if (alone(tp.group))
-    return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap, adapter, bias);
-  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap, adapter, bias);
+    return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap, adapter, bias,
+                                     hits);
+  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap, adapter, bias, hits);
   PendingDx dx = loss.run();
   if (tape.recording()) {
     tape.gradient_done(weight);

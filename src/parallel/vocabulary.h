@@ -24,7 +24,8 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
                                 const TensorParallel& tp, double soft_cap = 0,
-                                const ops::LowRank& adapter = {}, const Weight& bias = {});
+                                const ops::LowRank& adapter = {}, const Weight& bias = {},
+                                const Tensor& hits = {});
 
 // x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear if the
 // tape records.

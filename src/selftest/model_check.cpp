@@ -5,6 +5,7 @@
 #include "base/philox.h"
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"
+#include "models/prediction_names.h"
 #include "post_training/masked_text.h"
 #include "selftest/canonical.h"
 #include "training/trained_model.h"
@@ -16,9 +17,9 @@ constexpr double kStep = 1e-5;
 
 // Results of a batch by the plain implementation.
 struct PlainLosses {
-  double loss = 0;                // mean loss of the next tokens
-  double objective = 0;           // with the losses of multi-token prediction
-  std::vector<double> of_depths;  // mean loss of each of its depths
+  double loss = 0;                          // mean loss of the next tokens
+  double objective = 0;                     // with the losses of multi-token prediction
+  std::vector<double> of_depths, accepted;  // mean loss of each of its depths, and its hits
 };
 
 // A batch whose documents are computed one by one.
@@ -41,16 +42,20 @@ class PlainBatch {
       for (size_t k = 0; k < all.size(); ++k) all[k].add(of_sequence[k]);
     }
     PlainLosses losses{.loss = all[0].sum / all[0].count, .objective = objective / all[0].count};
-    for (size_t k = 1; k < all.size(); ++k) losses.of_depths.push_back(all[k].sum / all[k].count);
+    for (size_t k = 1; k < all.size(); ++k) {
+      losses.of_depths.push_back(all[k].sum / all[k].count);
+      losses.accepted.push_back(all[k].hits / all[k].count);
+    }
     return losses;
   }
 
  private:
   struct Sum {
-    double sum = 0, count = 0;
+    double sum = 0, count = 0, hits = 0;
     void add(const Sum& other) {
       sum += other.sum;
       count += other.count;
+      hits += other.hits;
     }
   };
 
@@ -80,8 +85,11 @@ class PlainBatch {
         batch_.pair_labels.empty() ? -1 : batch_.pair_labels[static_cast<size_t>(begin)];
     if (pair >= 0) sums[0].sum += own.count * model_->plain_pair_loss(weights, text, pair);
     if (depths_ == 0) return;
-    const auto of_depths = model_->plain_prediction_losses(weights, tokens, labels);
-    for (size_t k = 0; k < of_depths.size(); ++k) sums[k + 1].add(weighted(of_depths[k], end));
+    const auto of_depths = model_->plain_predictions(weights, tokens, labels);
+    for (size_t k = 0; k < of_depths.size(); ++k) {
+      sums[k + 1].add(weighted(of_depths[k].losses, end));
+      sums[k + 1].hits += weighted(of_depths[k].hits, end).sum;
+    }
   }
   // What an encoder reads for the document whose first row this is.
   std::span<const int32_t> encoder_text(int64_t begin) const {
@@ -160,10 +168,14 @@ void check_model(const TinyModel& tiny, DeviceKind device, const Environment& en
   const PlainLosses expected = plain.run(weights);
   const double bound = wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative;
   report.compare("loss", "loss", relative_error(step.loss, expected.loss), bound);
-  for (size_t k = 0; k < expected.of_depths.size(); ++k) {
-    const std::string name = fmt::format("mtp_{} loss", k + 1);
+  const auto compare_metric = [&](const std::string& name, double plain_value) {
     const auto found = std::ranges::find(step.metrics, name, &MetricValue::name);
-    report.compare("loss", name, relative_error(found->value, expected.of_depths[k]), bound);
+    report.compare("loss", name, relative_error(found->value, plain_value), bound);
+  };
+  for (size_t k = 0; k < expected.of_depths.size(); ++k) {
+    const auto depth = static_cast<int64_t>(k) + 1;
+    compare_metric(models::prediction_loss_metric(depth), expected.of_depths[k]);
+    compare_metric(models::prediction_acceptance_metric(depth), expected.accepted[k]);
   }
 
   for (const auto& [name, gradient] : canonical_gradients(trained.shards(), divisor)) {

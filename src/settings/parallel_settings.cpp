@@ -38,8 +38,9 @@ void ParallelSettings::fields(Fields& f) {
   f.add_switch("account-for-loss-in-pipeline-split", &account_for_loss, true,
                "count the output layer and the loss as a layer when splitting layers over stages");
   f.add("pipeline-model-parallel-layout", &layout,
-        "contents of each virtual stage of the pipeline: E embedding, t layer, L loss, | between "
-        "virtual stages, *n repeats: \"Et*3|(tt|)*6L\"");
+        "contents of each virtual stage of the pipeline: E embedding, t layer, m depth of "
+        "multi-token prediction, L loss, | between virtual stages, *n repeats: "
+        "\"Et*3|(tt|)*6L\"");
   f.add("pipeline-schedule", &schedule,
         "1f1b, interleaved (the default with several chunks per stage), zb-h1 or zb-v (zero "
         "bubble)");

@@ -15,9 +15,7 @@ namespace {
 constexpr int64_t kHeld = 1 << 14;
 
 // Numbers that describe a sample's losses: sum, count, then both of each metric.
-size_t numbers_of(const LossPass& pass) {
-  return 2 + 2 * (pass.objective() == nullptr ? 0 : pass.objective()->metrics().size());
-}
+size_t numbers_of(const LossPass& pass) { return 2 + 2 * pass.metrics().size(); }
 
 // Adds the losses of each sequence of a batch.
 void put_sums(std::span<const LossSum> of_sequences, std::span<double> sums, size_t numbers) {

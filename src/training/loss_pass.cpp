@@ -3,8 +3,33 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "corpus/predicted_tokens.h"
+#include "models/prediction_names.h"
 
 namespace megatron::training {
+namespace {
+
+// Adds the metrics of each sequence, in the order of LossPass::metrics().
+void add_predictions(std::span<const models::PredictionLosses> of_depths,
+                     const corpus::HostBatch& host, std::span<LossSum> sums) {
+  const auto held = static_cast<size_t>(host.layout.held());
+  for (size_t k = 0; k < of_depths.size(); ++k) {
+    const std::vector<double> losses = to_doubles(of_depths[k].losses),
+                              hits = to_doubles(of_depths[k].hits);
+    const corpus::HostPredicted labels =
+        corpus::predicted_tokens(host, static_cast<int64_t>(k) + 1);
+    for (LossSum& sum : sums) sum.metrics.resize(2 * (k + 1));
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const double count = labels.counts[i];
+      LossSum::Metric* const metrics = &sums[i / held].metrics[2 * k];
+      metrics[0].sum += count * losses[i];
+      metrics[1].sum += count * hits[i];
+      for (size_t m = 0; m < 2; ++m) metrics[m].weight += count;
+    }
+  }
+}
+
+}  // namespace
 
 LossPass::LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options)
     : model_(model),
@@ -55,7 +80,8 @@ parallel::Payload LossPass::forward(const parallel::Action& action,
   tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
   const Bundle out =
-      models::forward(stage, tape, models::entering(stage, input), batch, models::Phase::evaluate);
+      models::forward(stage, tape, models::entering(stage, input), batch,
+                      on_values_ != nullptr ? models::Phase::evaluate : models::Phase::validate);
   if (!stage.part().head) return models::leaving_values(stage, tape, out);
   const corpus::HostBatch& host = batches_[static_cast<size_t>(micro_batch)];
   if (on_values_ != nullptr)
@@ -72,6 +98,7 @@ std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& ta
                                             const Bundle& out, const corpus::HostBatch& host,
                                             const nn::Batch& batch) {
   const Tensor loss = models::head_loss(stage, tape, out, batch);
+  const auto of_depths = models::head_prediction_losses(stage, tape, out, batch);
   runtime_.stream().synchronize();
   std::vector<LossSum> sums(static_cast<size_t>(host.layout.sequences));
   if (!runtime_.device().has_data()) return sums;
@@ -81,7 +108,15 @@ std::vector<LossSum> LossPass::token_losses(const models::Stage& stage, Tape& ta
     sums[i / held].sum += losses[i] * host.loss_mask[i];
     sums[i / held].tokens += host.loss_mask[i];
   }
+  add_predictions(of_depths, host, sums);
   return sums;
+}
+
+std::vector<std::string> LossPass::metrics() const {
+  if (objective() == nullptr) return models::prediction_metrics(model()->facts().prediction.depths);
+  std::vector<std::string> names;
+  for (MetricDefinition& metric : objective()->metrics()) names.push_back(std::move(metric.name));
+  return names;
 }
 
 std::vector<double> LossPass::objective_values(const models::Stage& stage, Tape& tape,
@@ -125,10 +160,11 @@ void LossPass::weight(int, int) { MG_ASSERT(false); }
 
 parallel::Payload LossPass::receive_into(int chunk, int micro_batch, bool) {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  return models::make_payload(
-      models::boundary_forms(*model_.chunks[static_cast<size_t>(chunk)], models::Edge::entry,
-                             boundary_rows(batch, model_.ranks->tensor()), model_.type),
-      runtime_, "pipeline.received");
+  models::BoundaryRows rows = boundary_rows(batch, model_.ranks->tensor());
+  rows.predicts = on_values_ == nullptr;
+  return models::make_payload(models::boundary_forms(*model_.chunks[static_cast<size_t>(chunk)],
+                                                     models::Edge::entry, rows, model_.type),
+                              runtime_, "pipeline.received");
 }
 
 }  // namespace megatron::training

@@ -50,6 +50,9 @@ class LossPass final : private parallel::StageWork {
   // Number of micro-batches that keep all stages busy.
   size_t together() const;
   const Objective* objective() const { return options_.objective.get(); }
+  // Names of the metrics that run() computes (LossSum::metrics): the objective's, or those of the
+  // model's depths of prediction.
+  std::vector<std::string> metrics() const;
   // What evaluations complete their micro-batches with, for the objective; null: nothing. Borrowed.
   void take_reference(ReferenceSource* reference) { reference_ = reference; }
   ReferenceSource* reference() const { return reference_; }

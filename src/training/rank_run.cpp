@@ -472,7 +472,8 @@ void RankRun::validate(int64_t iteration) {
   for (const corpus::NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
     result_.validation_loss = sum.mean();
-    reporter_.evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
+    reporter_.evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum,
+                        model_.loss_pass.metrics());
   }
   reporter_.evaluation_took(now_seconds() - begin);
 }
@@ -482,7 +483,7 @@ void RankRun::test(int64_t iteration) {
   const double begin = now_seconds();
   const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
   if (set != nullptr && set->size() > 0)
-    reporter_.evaluated(iteration, "test", evaluate_set(*set, 0));
+    reporter_.evaluated(iteration, "test", evaluate_set(*set, 0), model_.loss_pass.metrics());
   reporter_.evaluation_took(now_seconds() - begin);
 }
 

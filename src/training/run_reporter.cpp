@@ -176,17 +176,16 @@ void RunReporter::tell_progress(int64_t iteration) {
   }
 }
 
-void RunReporter::evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
+void RunReporter::evaluated(int64_t iteration, const std::string& set, const LossSum& sum,
+                            std::span<const std::string> metrics) {
   if (!tells()) return;
   report::ValidationRecord record{
       .iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens};
   const auto objective = plan_.task == nullptr ? nullptr : plan_.task->objective(plan_.model);
-  if (objective != nullptr) {
-    const std::vector<MetricDefinition> metrics = objective->metrics();
-    for (size_t i = 0; i < std::min(metrics.size(), sum.metrics.size()); ++i)
-      record.metrics.push_back(
-          {metrics[i].name, sum.metrics[i].sum / std::max(sum.metrics[i].weight, 1.0)});
-  }
+  record.of_objective = objective != nullptr && !metrics.empty();
+  for (size_t i = 0; i < std::min(metrics.size(), sum.metrics.size()); ++i)
+    record.metrics.push_back(
+        {metrics[i], sum.metrics[i].sum / std::max(sum.metrics[i].weight, 1.0)});
   log_->validation(record);
 }
 

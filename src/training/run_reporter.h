@@ -49,7 +49,9 @@ class RunReporter {
   // Collective if the step has a log line or a TensorBoard point.
   void step(const IterationReport& report);
   void warn(int64_t iteration, const std::string& text);
-  void evaluated(int64_t iteration, const std::string& set, const LossSum& sum);
+  // metrics: names of the sum's (LossPass::metrics()).
+  void evaluated(int64_t iteration, const std::string& set, const LossSum& sum,
+                 std::span<const std::string> metrics);
   void sample(const report::SampleRecord& sample) { log_->sample(sample); }
   void save_begins(int64_t iteration);
   // Returns the path of the last save, or "" if there is none.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/prediction_names.h"
 
 namespace megatron::training {
 namespace {
@@ -96,9 +97,12 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
   data_parallel_.parameters_changed();
-  optimizer_.emplace(shards(), optimizer,
-                     optim::OptimizerGroups{.norm = ranks_.norm(), .tensor = tensor_.group},
-                     runtime_);
+  optimizer_.emplace(
+      shards(), optimizer,
+      optim::OptimizerGroups{.norm = ranks_.norm(),
+                             .tensor = tensor_.group,
+                             .clips_detached = chunks_[0]->model()->facts().prediction.detached},
+      runtime_);
 }
 
 void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batches, bool rehearses) {
@@ -159,6 +163,15 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   return report;
 }
 
+void TrainStep::read_norms(StepReport& report) {
+  report.gradient_norm = read_scalar(optimizer_->gradient_norm(), runtime_.stream());
+  const Tensor detached = optimizer_->detached_norm();
+  if (!detached.defined()) return;
+  report.detached_norm = read_scalar(detached, runtime_.stream());
+  report.metrics.push_back(
+      {.name = std::string(models::kPredictionNorm), .value = *report.detached_norm});
+}
+
 StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
                           const optim::StepInputs& inputs) {
   double divisor = 1;
@@ -168,12 +181,11 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
     work_reporter_.phase("gradient norm");
     const StepTimer::Block timed(timer_, &report::StepTimes::norm, 1);
     optimizer_->find_norm(divisor);
-    if (runtime_.device().has_data())
-      report.gradient_norm = read_scalar(optimizer_->gradient_norm(), runtime_.stream());
+    if (runtime_.device().has_data()) read_norms(report);
   }
-  report.outcome =
-      step_outcome(report.loss, report.gradient_norm, options_.loss_scale ? &loss_scale_ : nullptr,
-                   options_.check_finite);
+  const double of_all = std::hypot(report.gradient_norm, report.detached_norm.value_or(0));
+  report.outcome = step_outcome(report.loss, of_all, options_.loss_scale ? &loss_scale_ : nullptr,
+                                options_.check_finite);
   loss_scale_.after_step(!report.updated());
   if (report.updated()) {
     const TimedPart part(pass_.listener(), StepPart::update);

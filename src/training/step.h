@@ -20,7 +20,7 @@ enum class StepOutcome {
   overflow,    // fp16 gradients overflowed at this loss scale; the next may use a smaller one
   not_finite,  // NaN or infinity that a smaller loss scale cannot avoid
 };
-// Outcome of a step with this loss and gradient norm. scale: fp16's loss scale, else null.
+// Outcome of a step with this loss and norm of all gradients. scale: fp16's loss scale, else null.
 StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossScale* scale,
                          bool check_finite);
 
@@ -28,7 +28,9 @@ struct StepReport {
   double loss = 0;           // mean over all that counts in the step, without auxiliary losses
   double counted = 0;        // tokens that count, or what the objective counts, over all ranks
   double gradient_norm = 0;  // before clipping, with the loss scale divided out
-  double loss_scale = 1;     // loss scale of this step
+  // The same of detached depths of prediction, which gradient_norm does not include.
+  std::optional<double> detached_norm;
+  double loss_scale = 1;                       // loss scale of this step
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks
   std::vector<MetricValue> metrics;  // metrics of the model over all ranks; empty without data
   report::StepTimes times;
@@ -103,6 +105,7 @@ class TrainStep final {
 
  private:
   void forward_backward(std::span<const corpus::HostBatch> micro_batches, bool rehearses = false);
+  void read_norms(StepReport& report);
 
   std::vector<models::Stage*> chunks_;
   const parallel::Ranks& ranks_;

@@ -12,15 +12,15 @@ namespace {
 
 struct Logits {
   int64_t rows = 1, vocabulary = 2;
-  bool with_gradient = true, in_place = false;
+  bool with_gradient = true, in_place = false, hits = false;
   Layout layout;
   bool real = false;
   DType type = DType::f32, gradient = DType::f32;
 
   std::string str() const {
-    return fmt::format("t={} v={} {}{}{}", rows, vocabulary, describe(type, layout),
+    return fmt::format("t={} v={} {}{}{}{}", rows, vocabulary, describe(type, layout),
                        with_gradient ? fmt::format(" gradient {}", name(gradient)) : "",
-                       in_place ? " in place" : "");
+                       in_place ? " in place" : "", hits ? " hits" : "");
   }
 };
 
@@ -50,6 +50,7 @@ CrossEntropyArgs cross_entropy_args(Inputs& inputs, const Logits& l) {
   std::tie(args.labels, args.weights) = labels_and_weights(inputs, l, l.vocabulary);
   args.loss = inputs.output("loss", {l.rows}, accumulator(l.type));
   args.dlogits = gradient_of(inputs, l, "dlogits", args.logits, l.gradient);
+  if (l.hits) args.hits = inputs.output("hits", {l.rows}, accumulator(l.type));
   return args;
 }
 
@@ -81,12 +82,14 @@ VocabularyCrossEntropyArgs vocabulary_cross_entropy_args(Inputs& inputs, const L
       const int64_t holder = label < args.first ? 0 : label < args.first + l.vocabulary ? 1 : 2;
       stats.push_back(2 + static_cast<double>((t + rank) % 3));
       stats.push_back(static_cast<double>(l.vocabulary) + 1.5);
-      stats.push_back(rank == holder ? 0.5 : -std::numeric_limits<double>::infinity());
+      const double of_label = t % 4 == 1 ? 4 : 0.5;  // 4: the largest of all ranks' logits
+      stats.push_back(rank == holder ? of_label : -std::numeric_limits<double>::infinity());
     }
   }
   args.stats = inputs.values("stats", {3, l.rows, 3}, l.type, stats);
   args.loss = inputs.output("loss", {l.rows}, l.type);
   args.dlogits = gradient_of(inputs, l, "dlogits", args.exponentials, l.gradient);
+  if (l.hits) args.hits = inputs.output("hits", {l.rows}, l.type);
   return args;
 }
 
@@ -123,6 +126,7 @@ void add_divided_cases(std::vector<Case>& cases) {
       add({.rows = 8, .vocabulary = 129, .in_place = true});
       add({.rows = 8, .vocabulary = 129, .with_gradient = false});
     }
+    add({.rows = 40, .vocabulary = 3, .hits = true});
     if (type != DType::f32 || !trained(gradient)) continue;
     for (const auto& [rows, vocabulary] : {std::pair{1280, 25129}, {4096, 8000}})
       add({.rows = rows, .vocabulary = vocabulary, .in_place = gradient == type, .real = true});
@@ -158,6 +162,7 @@ void add_cross_entropy_cases(std::vector<Case>& cases) {
       add({.rows = 8, .vocabulary = 129, .in_place = true});
       add({.rows = 8, .vocabulary = 129, .with_gradient = false});
     }
+    add({.rows = 40, .vocabulary = 3, .hits = true});
     if (type != DType::f32 || !trained(gradient)) continue;  // logits of training are f32
     for (const auto& [rows, vocabulary] : {std::pair{640, 50257}, {1024, 32000}})
       add({.rows = rows, .vocabulary = vocabulary, .in_place = gradient == type, .real = true});

@@ -161,6 +161,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
+  float* hits = args.hits.defined() ? args.hits.data<float>() : nullptr;
   constexpr bool kInPlace = std::is_same_v<D, float>;
   const Tensor memory = cross_entropy_scratch(args, stream);
   const int64_t rows = args.logits.size(0), height = block_height(rows, vocabulary);
@@ -173,6 +174,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
       if (weights[t] == 0) {
         loss[t] = 0;
+        if (hits != nullptr) hits[t] = 0;
         if (dx.p != nullptr) std::fill_n(dx.p, vocabulary, D(0.0f));
         known = false;
         continue;
@@ -191,6 +193,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       if (!known) most = largest(x, vocabulary);
       const double above =
           static_cast<double>(most) - static_cast<double>(static_cast<float>(x[labels[t]]));
+      if (hits != nullptr) hits[t] = above <= 0 ? 1 : 0;
       NextRow<T> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
       const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials, next, before);
       loss[t] = static_cast<float>(std::log(sum) + above);
@@ -277,6 +280,7 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
+  float* hits = args.hits.defined() ? args.hits.data<float>() : nullptr;
   const bool has_gradient = args.dlogits.defined();
   const float* exponentials = has_gradient ? args.exponentials.data<float>() : nullptr;
   const Output<D> dlogits =
@@ -287,12 +291,14 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
     const Output<D> dx = dlogits + t * vocabulary;
     if (weights[t] == 0) {
       loss[t] = 0;
+      if (hits != nullptr) hits[t] = 0;
       std::fill_n(dx.p, vocabulary, D(0.0f));
       return;
     }
     const TokenStats all = token_stats(stats, ranks, rows, t);
     loss[t] = static_cast<float>(
         std::log(all.sum) + (static_cast<double>(all.most) - static_cast<double>(all.of_label)));
+    if (hits != nullptr) hits[t] = all.of_label >= all.most ? 1 : 0;
     if (vocabulary == 0) return;
     const double here = stats[(args.rank * rows + t) * 3];
     const auto share = static_cast<float>(std::exp(here - static_cast<double>(all.most)) / all.sum);

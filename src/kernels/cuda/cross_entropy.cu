@@ -23,7 +23,7 @@ struct Losses {
   D* dlogits;  // may be null
   const int32_t* labels;
   const float* weights;
-  float* loss;
+  float *loss, *hits;  // hits: may be null
   int64_t width, logits_apart, dlogits_apart, keeps;
   bool aligned;
 };
@@ -36,7 +36,10 @@ __global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
   D* dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + t * a.dlogits_apart;
   const float weight = a.weights[t];
   if (weight == 0) {
-    if (threadIdx.x == 0) a.loss[t] = 0;
+    if (threadIdx.x == 0) {
+      a.loss[t] = 0;
+      if (a.hits != nullptr) a.hits[t] = 0;
+    }
     if (dlogits != nullptr) clear_row<N>(dlogits, a.width, a.aligned);
     return;
   }
@@ -47,7 +50,10 @@ __global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
   const bool known = label >= 0 && label < a.width;
   const float of_label = known ? to_float(row.x[label]) : NAN;
   const SoftmaxSum all = row.sum(partial);
-  if (threadIdx.x == 0) a.loss[t] = logf(all.sum) + (all.most - of_label);
+  if (threadIdx.x == 0) {
+    a.loss[t] = logf(all.sum) + (all.most - of_label);
+    if (a.hits != nullptr) a.hits[t] = of_label >= all.most ? 1.0f : 0.0f;
+  }
   if (dlogits == nullptr) return;
   const float share = 1.0f / all.sum, scale = share * weight;
   row.template each<false>([&](const Vector<T, N>& values, int64_t i, int64_t count) {
@@ -73,6 +79,7 @@ void losses(const CrossEntropyArgs& args, Stream& stream) {
                  .labels = address_of<int32_t>(args.labels),
                  .weights = address_of<float>(args.weights),
                  .loss = address_of<float>(args.loss),
+                 .hits = address_of<float>(args.hits),
                  .width = width,
                  .logits_apart = rows_apart(args.logits),
                  .dlogits_apart = rows_apart(args.dlogits),

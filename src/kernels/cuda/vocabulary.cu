@@ -51,8 +51,8 @@ struct Parts {
   const float *stats, *exponentials;
   const int32_t* labels;
   const float* weights;
-  float* loss;
-  D* dlogits;  // may be null
+  float *loss, *hits;  // hits: may be null
+  D* dlogits;          // may be null
   int64_t ranks, rows, rank, width, exponentials_apart, dlogits_apart, first;
   bool aligned;
 };
@@ -60,6 +60,7 @@ struct Parts {
 // Combines all ranks' statistics of a token. One thread computes them, in the order of the ranks.
 struct TokenStats {
   float loss, share;  // share: factor that turns this rank's exponentials into probabilities
+  bool hit;           // no logit is above the label's
 };
 __device__ TokenStats token_stats(const float* stats, int64_t ranks, int64_t rows, int64_t rank,
                                   int64_t t) {
@@ -73,7 +74,8 @@ __device__ TokenStats token_stats(const float* stats, int64_t ranks, int64_t row
     const float* of_rank = stats + (r * rows + t) * 3;
     sum = fmaf(of_rank[1], expf(of_rank[0] - most), sum);
   }
-  return {logf(sum) + (most - of_label), expf(stats[(rank * rows + t) * 3] - most) / sum};
+  return {logf(sum) + (most - of_label), expf(stats[(rank * rows + t) * 3] - most) / sum,
+          of_label >= most};
 }
 
 template <class D>
@@ -82,9 +84,10 @@ __global__ void __launch_bounds__(kLogitsThreads) divided_loss_of_row(Parts<D> a
   const int64_t t = blockIdx.x;
   const float weight = a.weights[t];
   if (threadIdx.x == 0) {
-    shared = {0, 0};
+    shared = {0, 0, false};
     if (weight != 0) shared = token_stats(a.stats, a.ranks, a.rows, a.rank, t);
     a.loss[t] = shared.loss;
+    if (a.hits != nullptr) a.hits[t] = shared.hit ? 1.0f : 0.0f;
   }
   __syncthreads();
   if (a.dlogits == nullptr) return;
@@ -115,6 +118,7 @@ void divided_losses(const VocabularyCrossEntropyArgs& args, Stream& stream) {
              .labels = address_of<int32_t>(args.labels),
              .weights = address_of<float>(args.weights),
              .loss = address_of<float>(args.loss),
+             .hits = address_of<float>(args.hits),
              .dlogits = address_of<D>(args.dlogits),
              .ranks = args.stats.size(0),
              .rows = args.stats.size(1),

@@ -16,7 +16,7 @@ void evaluate(const CrossEntropyArgs& args, Stream& stream) {
   const std::vector<C> logits = load<C>(args.logits), weights = load<C>(args.weights);
   const std::vector<int64_t> labels = load_integers(args.labels);
   const int64_t rows = args.logits.size(0), v = args.logits.size(1);
-  std::vector<C> losses(rows), dlogits(args.dlogits.defined() ? logits.size() : 0);
+  std::vector<C> losses(rows), hits(rows), dlogits(args.dlogits.defined() ? logits.size() : 0);
   for_rows(stream, rows, 16, [&](int64_t t) {
     if (weights[t] == 0) return;
     MG_ASSERT(labels[t] >= 0 && labels[t] < v);
@@ -25,6 +25,7 @@ void evaluate(const CrossEntropyArgs& args, Stream& stream) {
     C sum = 0;
     for (int64_t i = 0; i < v; ++i) sum += std::exp(row[i] - maximum);
     losses[t] = std::log(sum) + (maximum - row[labels[t]]);
+    hits[t] = row[labels[t]] >= maximum ? 1 : 0;
     if (dlogits.empty()) return;
     for (int64_t i = 0; i < v; ++i) {
       dlogits[t * v + i] =
@@ -32,6 +33,7 @@ void evaluate(const CrossEntropyArgs& args, Stream& stream) {
     }
   });
   store(args.loss, losses);
+  if (args.hits.defined()) store(args.hits, hits);
   if (args.dlogits.defined()) store(args.dlogits, dlogits);
 }
 
@@ -71,7 +73,7 @@ void evaluate(const VocabularyCrossEntropyArgs& args, Stream& stream) {
   if (args.dlogits.defined()) gradient = load<C>(args.exponentials);
   const int64_t ranks = args.stats.size(0), rows = args.stats.size(1);
   const int64_t v = gradient.empty() ? 0 : args.exponentials.size(1);
-  std::vector<C> losses(rows);
+  std::vector<C> losses(rows), hits(rows);
   for_rows(stream, rows, 16, [&](int64_t t) {
     const std::span of_row(gradient.data() + t * v, static_cast<size_t>(v));
     if (weights[t] == 0) {
@@ -86,6 +88,7 @@ void evaluate(const VocabularyCrossEntropyArgs& args, Stream& stream) {
     }
     for (int64_t r = 0; r < ranks; ++r) sum += stat(r, 1) * std::exp(stat(r, 0) - most);
     losses[t] = std::log(sum) + (most - of_label);
+    hits[t] = of_label >= most ? 1 : 0;
     const C share = std::exp(stat(args.rank, 0) - most) / sum;
     for (int64_t i = 0; i < v; ++i) {
       const C one = args.first + i == labels[t] ? 1 : 0;
@@ -93,6 +96,7 @@ void evaluate(const VocabularyCrossEntropyArgs& args, Stream& stream) {
     }
   });
   store(args.loss, losses);
+  if (args.hits.defined()) store(args.hits, hits);
   if (args.dlogits.defined()) store(args.dlogits, gradient);
 }
 

@@ -62,8 +62,8 @@ class DecoderDefinition final : public ModelDefinition,
       if (const auto* moe = v_.layer(i).moe())
         layers.push_back({i, moe->experts, moe->correction_bias});
     std::vector<MetricDefinition> metrics;
-    for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth)
-      metrics.push_back({.name = prediction_loss_metric(depth)});
+    for (std::string& name : prediction_metrics(v_.prediction.depths))
+      metrics.push_back({.name = std::move(name)});
     for (MetricDefinition& of_routers : nn::router_metrics(layers, v_.router))
       metrics.push_back(std::move(of_routers));
     return metrics;
@@ -97,10 +97,10 @@ class DecoderDefinition final : public ModelDefinition,
                          int32_t label) const override {
     return models::plain_pair_loss(v_, family_.tensors(v_), weights, text, label);
   }
-  std::vector<std::vector<double>> plain_prediction_losses(
-      const PlainTensors& weights, std::span<const int32_t> tokens,
-      std::span<const int32_t> labels) const override {
-    return models::plain_prediction_losses(v_, family_.tensors(v_), weights, tokens, labels);
+  std::vector<PlainPrediction> plain_predictions(const PlainTensors& weights,
+                                                 std::span<const int32_t> tokens,
+                                                 std::span<const int32_t> labels) const override {
+    return models::plain_predictions(v_, family_.tensors(v_), weights, tokens, labels);
   }
 
  private:

@@ -22,13 +22,12 @@ std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors&
                                  const PlainTensors& weights, const PlainText& text,
                                  std::span<const int32_t> labels);
 
-// ModelDefinition::plain_pair_loss() and plain_prediction_losses(), in the same way.
+// ModelDefinition::plain_pair_loss() and plain_predictions(), in the same way.
 double plain_pair_loss(const DecoderValue& value, const FamilyTensors& map,
                        const PlainTensors& weights, const PlainText& text, int32_t label);
-std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,
-                                                         const FamilyTensors& map,
-                                                         const PlainTensors& weights,
-                                                         std::span<const int32_t> tokens,
-                                                         std::span<const int32_t> labels);
+std::vector<PlainPrediction> plain_predictions(const DecoderValue& value, const FamilyTensors& map,
+                                               const PlainTensors& weights,
+                                               std::span<const int32_t> tokens,
+                                               std::span<const int32_t> labels);
 
 }  // namespace megatron::models

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "models/decoder/mixers/all.h"
 #include "models/module_precision.h"
+#include "models/prediction_names.h"
 #include "nn/text_mean.h"
 #include "ops/columns.h"
 #include "ops/elementwise.h"
@@ -57,6 +58,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   constexpr std::string_view kMixer = ".attention", kCross = ".cross_attention";
   const std::string_view rest = std::string_view(name).substr(dot);
   std::vector<int64_t> rows;
+  placed.detached = value.prediction.detached && index >= value.num_layers();
   if (rest.starts_with(kCross)) {
     rows = LayerPart<nn::AttentionConfig>::cross_matrices(*value.layer(index).cross,
                                                           rest.substr(kCross.size()));
@@ -85,12 +87,21 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
                                                     : value.embedding_scale) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= value.num_layers());
+  for (int64_t depth = 0; depth <= value.prediction.depths; ++depth)
+    outputs_.push_back(PredictionDepth::output_name(depth));
   nn::Builder builder(runtime, type, placement, ranks, adapters, seed);
   if (part.embedding) build_embedding(builder, seed);
   build_positions(runtime, type);
   build_layers(builder, low_precision, seed);
-  if (part.head) build_head(builder, low_precision);
+  if (has_final_norm())
+    final_norm_ =
+        std::make_unique<nn::AddNorm>(builder, "final_norm", value.hidden_size, value.final_norm);
   build_depths(builder, seed);
+  if (part.head) {
+    build_head(builder, low_precision);
+  } else if (depths() > 0 && !part.embedding) {
+    build_table(builder);
+  }
   list_parameters(builder);
   list_states(builder);
   list_blocks();
@@ -101,7 +112,8 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
 // of prediction, and the output layer. The table of another part than the first is a copy.
 void DecoderModel::build_table(nn::Builder& builder) {
   const DecoderValue& v = value_;
-  const int of_depths = static_cast<int>(depths());
+  const int of_depths = static_cast<int>(depths()),
+            losses = 1 + static_cast<int>(predicted_losses());
   std::vector<int> uses;
   const auto add_use = [&](int ops) {
     uses.push_back(ops);
@@ -109,7 +121,7 @@ void DecoderModel::build_table(nn::Builder& builder) {
   };
   if (part_.embedding) add_use(v.encoder_layers > 0 ? 2 : 1);
   if (of_depths > 0) prediction_use_ = add_use(of_depths);
-  if (!v.untied && part_.head) output_.use = add_use(1 + of_depths);
+  if (!v.untied && part_.head) output_.use = add_use(losses);
   if (uses.empty()) return;
   embedding_ = std::make_unique<nn::VocabularyTable>(builder, "embedding", v.vocab_size,
                                                      v.hidden_size, embedding_init(v), uses);
@@ -183,8 +195,6 @@ bool DecoderModel::ends_encoder(int64_t i) const {
 void DecoderModel::build_head(nn::Builder& builder,
                               const std::optional<LowPrecisionLayers>& low_precision) {
   const DecoderValue& v = value_;
-  if (v.has_final_norm)
-    final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
   if (v.headless) return;
   if (v.score_labels > 0) return build_score_head(builder);
   if (v.head_transform)
@@ -197,7 +207,7 @@ void DecoderModel::build_head(nn::Builder& builder,
     if (v.output_bias) embedding_->add_bias(builder, "output_bias");
   } else {
     const bool mup = v.width_multiplier != 1;
-    const int ops = 1 + static_cast<int>(depths());
+    const int ops = 1 + static_cast<int>(predicted_losses());
     // With muP, the output layer is initialised like an embedding.
     own_output_ = std::make_unique<nn::VocabularyTable>(
         builder, "output", v.vocab_size, v.hidden_size, mup ? embedding_init(v) : matrix_init(v),
@@ -259,11 +269,15 @@ void DecoderModel::list_parameters(nn::Builder& builder) {
   for (const auto& placed : owned_) {
     describe(*placed, value_);
     if (placed->role == parallel::Role::embedding) {
+      const bool predicts = value_.prediction.depths > 0;
       placed->used_in = {-1};
-      if (value_.prediction.depths > 0) placed->used_in.push_back(value_.num_layers());
-      if (!value_.untied) placed->used_in.push_back(value_.num_layers());
-      placed->first_use = part_.embedding ? 0 : 1;
+      if (predicts) placed->used_in.push_back(value_.num_layers());
+      if (!value_.untied) placed->used_in.push_back(parallel::kHeadPlace);
+      placed->first_use = part_.embedding ? 0 : predicts && !part_.has_predictions() ? 2 : 1;
     }
+    // The order of the gradient norm's blocks, in whichever stages these are.
+    if (placed->role == parallel::Role::output) placed->used_in = {parallel::kHeadPlace};
+    if (placed->parameter.name.starts_with("final_norm.")) placed->used_in = {value_.num_layers()};
     // Its first use counts it.
     placed->counted = placed->counted && placed->first_use == 0;
     parameters_.push_back(placed.get());
@@ -309,9 +323,14 @@ void DecoderModel::list_blocks() {
                          flow.bundle = end_encoder(tape, flow.bundle, batch);
                        }}});
   }
+  if (depths() > 0 && !part_.head)
+    blocks_.push_back({{.name = "final_norm", .parameters = parameters_below({"final_norm"})},
+                       {[this](Tape& tape, Flow& flow, const nn::Batch&, Phase) {
+                         flow.bundle = {{outputs_.front(), final_norm(tape, flow.bundle)}};
+                       }}});
   for (int64_t i = 0; i < depths(); ++i) {
     const std::string name = layer_name(value_.num_layers() + i);
-    const std::string norm = i == 0 ? "final_norm" : "";
+    const std::string norm = i == 0 && part_.head ? "final_norm" : "";
     blocks_.push_back(
         {.span = {.name = name, .parameters = parameters_below({norm, "embedding", name})},
          .segments = depths_[static_cast<size_t>(i)]->segments(),
@@ -346,8 +365,17 @@ void DecoderModel::list_boundary() {
                          .wide = true});
     return tensors;
   };
-  if (!part_.embedding) entry_ = before(part_.first_layer);
-  if (!part_.head) exit_ = before(part_.first_layer + part_.layers);
+  const auto predicted = [this] {
+    std::vector<BoundaryTensor> tensors;
+    for (const std::string& name : outputs_)
+      tensors.push_back({.name = name, .predicted = !tensors.empty()});
+    return tensors;
+  };
+  const bool after_depths = value_.prediction.depths > 0 &&
+                            part_.predictions == parallel::ModelPart::Predictions::earlier,
+             leaves_depths = after_depths || depths() > 0;
+  if (!part_.embedding) entry_ = after_depths ? predicted() : before(part_.first_layer);
+  if (!part_.head) exit_ = leaves_depths ? predicted() : before(part_.first_layer + part_.layers);
 }
 
 Var DecoderModel::embedded(Tape& tape, const Tensor& tokens, int use) const {
@@ -397,7 +425,7 @@ Var DecoderModel::embedded_text(Tape& tape, const nn::Batch& batch, const nn::Dr
 }
 
 Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {
-  MG_ASSERT(part_.head);
+  MG_ASSERT(part_.head || depths() > 0);
   const std::string trunk = PredictionDepth::output_name(0);
   if (in.contains(trunk)) return in[trunk];
   if (final_norm_ == nullptr) return flowing(tape, in);
@@ -437,22 +465,32 @@ Tensor DecoderModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) 
     return ops::squared_error(tape, logits(tape, in, batch), batch.targets, batch.loss_weights);
   const Tensor loss = output_.table->loss(tape, head_input(tape, in, &batch), batch.labels,
                                           batch.loss_weights, output_.use, value_.logits_soft_cap);
-  add_prediction_losses(tape, in, batch);
+  if (tape.pass() == Pass::evaluate) return loss;
+  const std::vector<PredictionLosses> of_depths = prediction_losses(tape, in, batch);
+  for (size_t k = 0; k < of_depths.size(); ++k) {
+    const auto depth = static_cast<int64_t>(k) + 1;
+    const Tensor& counts = batch.predicted[k].counts;
+    tape.report(prediction_loss_metric(depth), {.values = of_depths[k].losses, .weights = counts});
+    tape.report(prediction_acceptance_metric(depth),
+                {.values = of_depths[k].hits, .weights = counts});
+  }
   return loss;
 }
 
-// The losses of the depths are in the objective and among the metrics.
-void DecoderModel::add_prediction_losses(Tape& tape, const Bundle& in,
-                                         const nn::Batch& batch) const {
-  for (int64_t depth = 1; depth <= depths(); ++depth) {
-    const std::string name = PredictionDepth::output_name(depth);
-    if (!in.contains(name)) return;  // evaluation leaves them out
+std::vector<PredictionLosses> DecoderModel::prediction_losses(Tape& tape, const Bundle& in,
+                                                              const nn::Batch& batch) const {
+  std::vector<PredictionLosses> losses;
+  for (int64_t depth = 1; depth <= predicted_losses(); ++depth) {
+    const std::string& name = outputs_[static_cast<size_t>(depth)];
+    if (!in.contains(name)) break;  // Phase::evaluate leaves them out
     const nn::PredictedTokens& of = batch.predicted.at(static_cast<size_t>(depth - 1));
-    const Tensor loss = output_.table->loss(tape, ops::scale(tape, in[name], value_.logits_scale),
-                                            of.labels, of.loss_weights, output_.use,
-                                            value_.logits_soft_cap, value_.prediction.detached);
-    tape.report(prediction_loss_metric(depth), {.values = loss, .weights = of.counts});
+    PredictionLosses& one = losses.emplace_back();
+    one.hits = tape.empty(of.loss_weights.shape(), of.loss_weights.dtype(), "prediction.hits");
+    one.losses = output_.table->loss(tape, ops::scale(tape, in[name], value_.logits_scale),
+                                     of.labels, of.loss_weights, output_.use,
+                                     value_.logits_soft_cap, value_.prediction.detached, one.hits);
   }
+  return losses;
 }
 
 Var DecoderModel::logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const {

@@ -35,6 +35,8 @@ class DecoderModel final : public Stage {
     return edge == Edge::entry ? entry_ : exit_;
   }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  std::vector<PredictionLosses> prediction_losses(Tape& tape, const Bundle& in,
+                                                  const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var pair_logits(Tape& tape, const Bundle& in) const override;
   Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
@@ -57,7 +59,14 @@ class DecoderModel final : public Stage {
   std::vector<nn::LayerCache> layer_caches() const override;
 
  private:
-  int64_t depths() const { return part_.head ? value_.prediction.depths : 0; }
+  // Depths of prediction that this part computes, and those whose losses it computes.
+  int64_t depths() const { return part_.has_predictions() ? value_.prediction.depths : 0; }
+  int64_t predicted_losses() const { return part_.head ? value_.prediction.depths : 0; }
+  // True if the final norm is applied in this part: the depths follow it.
+  bool has_final_norm() const {
+    return value_.has_final_norm &&
+           (value_.prediction.depths > 0 ? part_.has_predictions() : part_.head);
+  }
   void build_table(nn::Builder& builder);
   void build_embedding(nn::Builder& builder, uint64_t seed);
   void build_positions(Runtime& runtime, DType type);
@@ -85,7 +94,6 @@ class DecoderModel final : public Stage {
   Var pair_values(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
   void build_pair_head(nn::Builder& builder);
   void build_score_head(nn::Builder& builder);
-  void add_prediction_losses(Tape& tape, const Bundle& in, const nn::Batch& batch) const;
 
   // The use of a table that serves as the output layer.
   struct Output {
@@ -118,6 +126,7 @@ class DecoderModel final : public Stage {
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;
+  std::vector<std::string> outputs_;  // names of the trunk's and the depths' (PredictionDepth)
   std::vector<BoundaryTensor> entry_, exit_;
   std::vector<std::unique_ptr<nn::StepSum>> owned_step_sums_;
   std::vector<nn::StepSum*> step_sums_;

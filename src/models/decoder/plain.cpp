@@ -29,15 +29,17 @@ class PlainDecoder : private PlainParts {
                          tensor("pair_bias", {2}), label);
   }
 
-  // Row k - 1: the losses of depth k, for all tokens but the last k.
-  Rows prediction_losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) {
-    Rows x = trunk(tokens), losses;
+  std::vector<PlainPrediction> predictions(std::span<const int32_t> tokens,
+                                           std::span<const int32_t> labels) {
+    Rows x = trunk(tokens);
+    std::vector<PlainPrediction> of_depths;
     for (int64_t depth = 1; depth <= v_.prediction.depths; ++depth) {
       const auto shift = std::min(static_cast<size_t>(depth), tokens.size());
       x = shift == tokens.size() ? Rows() : predicted(x, tokens.subspan(shift), depth);
-      losses.push_back(losses_of(x, labels.subspan(shift)));
+      PlainPrediction& of = of_depths.emplace_back();
+      of.losses = losses_of(x, labels.subspan(shift), &of.hits);
     }
-    return losses;
+    return of_depths;
   }
 
  private:
@@ -71,7 +73,8 @@ class PlainDecoder : private PlainParts {
                : y;
   }
 
-  Row losses_of(const Rows& trunk, std::span<const int32_t> labels) const {
+  // hits: as in PlainPrediction, or null.
+  Row losses_of(const Rows& trunk, std::span<const int32_t> labels, Row* hits = nullptr) const {
     const bool scores = v_.score_labels > 0;
     const std::optional<HeadTransform>& transform = scores ? v_.score_transform : v_.head_transform;
     const Rows x =
@@ -86,8 +89,11 @@ class PlainDecoder : private PlainParts {
                                         : "embedding.weight",
                             {scores ? v_.score_labels : v_.vocab_size, v_.hidden_size});
     Row losses;
-    for (size_t t = 0; t < x.size(); ++t)
-      losses.push_back(cross_entropy(x[t], head, bias, labels[t]));
+    for (size_t t = 0; t < x.size(); ++t) {
+      bool first = false;
+      losses.push_back(cross_entropy(x[t], head, bias, labels[t], &first));
+      if (hits != nullptr) hits->push_back(first ? 1 : 0);
+    }
     return losses;
   }
 
@@ -191,8 +197,10 @@ class PlainDecoder : private PlainParts {
     });
   }
 
-  double cross_entropy(const Row& x, const Row& head, const Row& bias, int32_t label) const {
-    double sum = 0, of_label = 0;
+  // first: set to whether no logit is above the label's.
+  double cross_entropy(const Row& x, const Row& head, const Row& bias, int32_t label,
+                       bool* first = nullptr) const {
+    double sum = 0, of_label = 0, most = -INFINITY;
     for (size_t v = 0; v < head.size() / x.size(); ++v) {
       double logit = bias.empty() ? 0 : bias[v];
       for (size_t h = 0; h < x.size(); ++h)
@@ -200,8 +208,10 @@ class PlainDecoder : private PlainParts {
       if (v_.logits_soft_cap > 0)
         logit = v_.logits_soft_cap * std::tanh(logit / v_.logits_soft_cap);
       sum += std::exp(logit);
+      most = std::max(most, logit);
       if (v == static_cast<size_t>(label)) of_label = logit;
     }
+    if (first != nullptr) *first = of_label >= most;
     return std::log(sum) - of_label;
   }
 
@@ -221,12 +231,11 @@ double plain_pair_loss(const DecoderValue& value, const FamilyTensors& map,
   return PlainDecoder(value, map, weights).pair_loss(text, label);
 }
 
-std::vector<std::vector<double>> plain_prediction_losses(const DecoderValue& value,
-                                                         const FamilyTensors& map,
-                                                         const PlainTensors& weights,
-                                                         std::span<const int32_t> tokens,
-                                                         std::span<const int32_t> labels) {
-  return PlainDecoder(value, map, weights).prediction_losses(tokens, labels);
+std::vector<PlainPrediction> plain_predictions(const DecoderValue& value, const FamilyTensors& map,
+                                               const PlainTensors& weights,
+                                               std::span<const int32_t> tokens,
+                                               std::span<const int32_t> labels) {
+  return PlainDecoder(value, map, weights).predictions(tokens, labels);
 }
 
 }  // namespace megatron::models

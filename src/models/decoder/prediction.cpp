@@ -44,13 +44,9 @@ std::string PredictionDepth::output_name(int64_t depth) {
   return depth == 0 ? "trunk" : "depth " + std::to_string(depth);
 }
 
-std::string prediction_loss_metric(int64_t depth) {
-  return "mtp_" + std::to_string(depth) + " loss";
-}
-
 void PredictionDepth::enter(Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) const {
   WithinDepth within;
-  if (depth_ == 1) {
+  if (depth_ == 1 && !flow.bundle.contains(output_name(0))) {
     within.outputs.set(output_name(0), trunk_.final_norm(tape, flow.bundle));
   } else {
     within.outputs = std::move(flow.bundle);

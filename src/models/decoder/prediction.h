@@ -23,8 +23,8 @@ struct Trunk {
 // embedding_norm.weight [H], hidden_norm.weight [H], projection.weight [H,2H] (for
 // [embedding | hidden]), final_norm.weight [H] and those of a layer.
 //
-// The block of depth 1 takes the trunk's output and returns {"trunk": after its final norm,
-// "depth 1"}; each further one adds its own output. All are [T,H].
+// The block of depth 1 takes the trunk's output, or {"trunk": after its final norm}, and returns
+// {"trunk", "depth 1"}; each further one adds its own output. All are [T,H].
 class PredictionDepth {
  public:
   // depth: 1, 2, ...
@@ -48,8 +48,5 @@ class PredictionDepth {
   DecoderLayer layer_;
   nn::AddNorm final_norm_;
 };
-
-// Name of the metric with the mean loss of a depth, as in Megatron-LM's log.
-std::string prediction_loss_metric(int64_t depth);
 
 }  // namespace megatron::models

@@ -158,17 +158,14 @@ std::string closing_line(const RunTotals& t, const RunRecord& run) {
 }
 
 std::string console_line(const ValidationRecord& r) {
-  if (!r.metrics.empty()) {
-    std::string line = fmt::format(
-        "validation loss at iteration {}{} | loss value: {}", r.iteration,
-        r.set.empty() || r.set == "valid" ? "" : " on " + r.set, scientific_loss(r.loss));
-    for (const ValidationRecord::Metric& metric : r.metrics)
-      line += fmt::format(" | {} {:.4g}", metric.name, metric.value);
-    return line;
-  }
-  return fmt::format("validation loss at iteration {}{} | lm loss value: {} | lm loss PPL: {}",
-                     r.iteration, r.set.empty() || r.set == "valid" ? "" : " on " + r.set,
-                     scientific_loss(r.loss), scientific_loss(perplexity(r.loss)));
+  std::string line = fmt::format("validation loss at iteration {}{} | {} value: {}", r.iteration,
+                                 r.set.empty() || r.set == "valid" ? "" : " on " + r.set,
+                                 r.of_objective ? "loss" : "lm loss", scientific_loss(r.loss));
+  if (!r.of_objective)
+    line += fmt::format(" | lm loss PPL: {}", scientific_loss(perplexity(r.loss)));
+  for (const ValidationRecord::Metric& metric : r.metrics)
+    line += fmt::format(" | {} {:.4g}", metric.name, metric.value);
+  return line;
 }
 
 std::string console_line(const SampleRecord& r) {

@@ -150,8 +150,8 @@ Json to_json(const ValidationRecord& r, double time) {
   line.emplace_back("iteration", r.iteration);
   line.emplace_back("set", readable(r.set));
   line.emplace_back("loss", number(r.loss));
-  if (r.metrics.empty()) line.emplace_back("perplexity", number(perplexity(r.loss)));
-  line.emplace_back(r.metrics.empty() ? "tokens" : "counted", number(r.tokens));
+  if (!r.of_objective) line.emplace_back("perplexity", number(perplexity(r.loss)));
+  line.emplace_back(r.of_objective ? "counted" : "tokens", number(r.tokens));
   for (const ValidationRecord::Metric& metric : r.metrics)
     line.emplace_back(metric.name, number(metric.value));
   return line;

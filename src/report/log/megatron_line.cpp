@@ -55,8 +55,8 @@ std::string megatron_lines(const ValidationRecord& r) {
                                                             : " on " + r.set;
   std::string line =
       fmt::format(" validation loss at iteration {}{} | {} value: {:.6E} | ", r.iteration, set,
-                  r.metrics.empty() ? "lm loss" : "loss", unsigned_nan(r.loss));
-  if (r.metrics.empty())
+                  r.of_objective ? "loss" : "lm loss", unsigned_nan(r.loss));
+  if (!r.of_objective)
     line += fmt::format("lm loss PPL: {:.6E} | ", unsigned_nan(perplexity(r.loss)));
   for (const ValidationRecord::Metric& metric : r.metrics)
     line += fmt::format("{}: {:.6E} | ", metric.name, unsigned_nan(metric.value));

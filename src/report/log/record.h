@@ -22,7 +22,7 @@
 //    "seconds_left":x, "timers":{"forward-backward":{"least":s,"most":s},..},
 //    "memory":{"parameters":bytes, .. one per MemoryClass, "process":bytes}}
 //   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x,
-//    "tokens":n}
+//    "tokens":n, "mtp_1 loss":x, ..}
 //   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x,
 //    "wait":<seconds that training stood still>}
 //   {"type":"sample", "time":.., "iteration":n, "prompt":"..", "text":".."}
@@ -97,12 +97,13 @@ struct ValidationRecord {
   int64_t iteration = 0;
   std::string set;              // "valid", or its name
   double loss = 0, tokens = 0;  // tokens: or what else the loss is a mean over
-  // An objective has them; its loss is not the logarithm of a perplexity.
+  // Metrics of an objective, or of depths of multi-token prediction.
   struct Metric {
     std::string name;
     double value = 0;
   };
   std::vector<Metric> metrics = {};
+  bool of_objective = false;  // the loss is an objective's, not the logarithm of a perplexity
 };
 
 struct SaveRecord {

@@ -254,9 +254,9 @@ void TensorBoard::step(const StepRecord& r, double time) {
 void TensorBoard::validation(const ValidationRecord& r, double time) {
   const bool named = !r.set.empty() && r.set != "valid";
   const std::string set = named ? " " + readable(r.set) : std::string(),
-                    tag = (r.metrics.empty() ? "lm loss validation" : "loss validation") + set;
+                    tag = (r.of_objective ? "loss validation" : "lm loss validation") + set;
   EventFile::Scalars values = {{tag, r.loss}};
-  if (r.metrics.empty()) values.emplace_back(tag + " ppl", perplexity(r.loss));
+  if (!r.of_objective) values.emplace_back(tag + " ppl", perplexity(r.loss));
   for (const ValidationRecord::Metric& metric : r.metrics)
     values.emplace_back(metric.name + " validation" + set, metric.value);
   file_.scalars(r.iteration, time, values);

@@ -123,6 +123,46 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
   }
 }
 
+// The norm of detached parameters is their own, and each kind is clipped by its norm alone: as if
+// the other did not exist.
+TEST(GradientNorm, DetachedParametersAreClippedByThemselves) {
+  constexpr double kRate = 0.5, kClip = 0.25;
+  const auto detached = [](const Item& item) { return item.name.starts_with("layers.1"); };
+  const auto norm_of_kind = [&](bool kind) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    Held held(runtime);
+    for (const Item& item : kModel)
+      if (detached(item) == kind) held.add(item, 0, item.shape.elements());
+    return norm_of(held, {}, runtime);
+  };
+  const double own = norm_of_kind(false), other = norm_of_kind(true);
+  EXPECT_GT(own, kClip);
+  EXPECT_GT(other, kClip);
+  each_rank(2, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+    Held held(runtime);
+    for (const Item& item : kModel) {
+      const int64_t n = item.shape.elements(), first = std::min<int64_t>(n, 16384);
+      held.add(item, world.rank() == 0 ? 0 : first, world.rank() == 0 ? first : n - first)
+          .detached = detached(item);
+    }
+    for (const parallel::Shard& shard : held.shards)
+      kernels::table(runtime.stream()).fill({.out = shard.value, .value = 1}, runtime.stream());
+    Optimizer optimizer(held.shards, {.method = Method::sgd, .sgd_momentum = 0, .clip_grad = kClip},
+                        {.norm = &world, .clips_detached = true, .norm_window = 2}, runtime);
+    optimizer.find_norm(7);
+    EXPECT_EQ(read_scalar(optimizer.gradient_norm(), runtime.stream()), own);
+    EXPECT_EQ(read_scalar(optimizer.detached_norm(), runtime.stream()), other);
+    optimizer.update({.learning_rate = kRate});
+    for (const parallel::Shard& shard : held.shards) {
+      const double norm = shard.placed->detached ? other : own;
+      const std::vector<double> values = to_doubles(shard.value),
+                                gradients = to_doubles(shard.gradient);
+      for (size_t i = 0; i < values.size(); i += 97)
+        EXPECT_NEAR(values[i], 1 - kRate * gradients[i] / 7 * kClip / (norm + 1e-6), 1e-6);
+    }
+  });
+}
+
 // Sums travel between ranks in windows of limited size.
 TEST(GradientNorm, BitsDoNotDependOnTheWindow) {
   const double expected = of_one_rank();

@@ -43,10 +43,11 @@ class Prediction : public ::testing::Test {
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
     return outcome;
   }
-  std::vector<Json> steps(const std::string& folder) {
+  std::vector<Json> steps(const std::string& folder) { return records(folder, "step"); }
+  std::vector<Json> records(const std::string& folder, const std::string& type) {
     std::vector<Json> found;
     for (const Json& line : read_lines(place_ / (folder + "/log.jsonl")))
-      if (line.contains("metrics")) found.push_back(line);
+      if (line["type"].as_string() == type) found.push_back(line);
     return found;
   }
   static std::vector<Json> read_lines(const std::string& path) {
@@ -114,6 +115,42 @@ TEST_F(Prediction, PipelinesGiveTheSameBits) {
                 trained(to + "2", "--ranks 2 --pipeline-model-parallel-size 2"))
         << tie;
   }
+}
+
+// Detached depths leave every bit of the model as it is without them, although gradients are
+// clipped. In a stage of their own, also after a restart, they and their figures are the same.
+TEST_F(Prediction, DetachedDepthsOnAStageOfTheirOwn) {
+  const Words more = words("--clip-grad 0.1 --eval-interval 2 --eval-iters 2 --vocab-size 12");
+  const auto trained = [&](int steps, const std::string& to, const std::string& flags) {
+    run(with(train(steps, more), words("--save " + to + " " + flags)));
+    return values_of(place_ / (to + "/iter_000000" + std::to_string(steps)));
+  };
+  const std::string apart =
+      "--mtp-detach-heads --threads 1 --ranks 3 --pipeline-model-parallel-size 3 "
+      "--pipeline-model-parallel-layout Ett|m|L";
+  const auto without = trained(4, "without", "--threads 1 --mtp-num-layers 0"),
+             whole = trained(4, "whole", "--threads 1 --mtp-detach-heads");
+  trained(2, "apart", apart);
+  EXPECT_TRUE(trained(4, "apart", apart + " --load apart") == whole);
+  EXPECT_GT(whole.size(), without.size());
+  for (const auto& [name, values] : without) EXPECT_TRUE(values == whole.at(name)) << name;
+
+  const Json step = steps("whole").back(), other = steps("apart").back();
+  EXPECT_EQ(step["gradient_norm"].as_number(),
+            steps("without").back()["gradient_norm"].as_number());
+  EXPECT_EQ(step["gradient_norm"].as_number(), other["gradient_norm"].as_number());
+  EXPECT_GT(step["gradient_norm"].as_number(), 0.1);
+  const Json valid = records("whole", "validation").back(),
+             valid_apart = records("apart", "validation").back();
+  EXPECT_TRUE(valid.contains("perplexity"));
+  for (const char* name : {"mtp_1 loss", "mtp_1 acceptance"}) {
+    EXPECT_GT(step["metrics"][name].as_number(), 0) << name;
+    EXPECT_NEAR(step["metrics"][name].as_number(), other["metrics"][name].as_number(), 1e-12);
+    EXPECT_GT(valid[name].as_number(), 0) << name;
+    EXPECT_EQ(valid[name].as_number(), valid_apart[name].as_number()) << name;
+  }
+  EXPECT_EQ(step["metrics"]["mtp grad norm"].as_number(),
+            other["metrics"]["mtp grad norm"].as_number());
 }
 
 TEST_F(Prediction, ErrorsNameWhatIsWrong) {

@@ -151,6 +151,10 @@ class Cases {
           "--tensor-model-parallel-size 2 --sequence-parallel"})
       add(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
     add(kDeep, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1");
+    add(kDeep,
+        "--position-embedding-type rope --mtp-num-layers 2 --mtp-detach-heads --eval-interval 1 "
+        "--eval-iters 3 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout "
+        "Ett|tt|mm|L");
   }
   void long_steps() {
     begin("LongSteps");
