@@ -109,6 +109,10 @@ struct LowPrecision {
   // delayed: f32 [3], by Operand: the scales of this step, and the largest elements found in it so
   // far (undefined unless the model is trained).
   const Tensor *scales = nullptr, *maxima = nullptr;
+  // f32 0-d, defined where ranks gather the weight's codes instead of its values
+  // (parallel/weight_codes.h), so that its elements are rounded: the scale of this step
+  // (tensorwise), and the largest element of the rank's shard before rounding (delayed).
+  Tensor weight_scale = {}, weight_amax = {};
   // nvfp4: the random numbers by which a gradient is rounded. first_row: the batch's row of row 0,
   // where ranks have rows of their own, by the batch's number of rows; null: 0.
   struct Chances {

@@ -20,6 +20,7 @@
 #include "kernels/gemm.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/head_norm.h"
+#include "kernels/matrix_codes.h"
 #include "kernels/noise.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
@@ -115,4 +116,7 @@
   X(tensor_scale, TensorScaleArgs)                        \
   X(quantize, QuantizeArgs)                               \
   X(fp8_gemm, Fp8GemmArgs)                                \
-  X(hadamard, HadamardArgs)
+  X(hadamard, HadamardArgs)                               \
+  X(part_amax, PartAmaxArgs)                              \
+  X(encode_part, EncodePartArgs)                          \
+  X(decode_part, DecodePartArgs)

@@ -10,7 +10,8 @@ bool is_number(const Tensor& t) {
   return t.defined() && t.shape() == Shape{} && t.dtype() == DType::f32;
 }
 
-void check_blocks(const Rules& rules, const QuantizeArgs& args, const QuantizedBlocks& blocks) {
+void check_blocks(const Rules& rules, const QuantizeArgs& args) {
+  const QuantizedBlocks& blocks = args.out;
   constexpr int64_t kMost = 128;
   const auto is_size = [](int64_t n) { return n > 0 && n <= kMost && (n & (n - 1)) == 0; };
   rules.require(is_size(blocks.rows) && is_size(blocks.columns),
@@ -29,9 +30,8 @@ void check_groups(const Rules& rules, const QuantizeArgs& args) {
   if (!groups.defined()) return;
   rules.dense(groups, {groups.elements()}, DType::i32, "row_groups i32 [G+1]");
   rules.require(groups.elements() > 1 && !args.stochastic, "groups of rows, not stochastic");
-  for (const QuantizedBlocks& to : {args.first, args.second})
-    rules.require(to.columns == 1 && !to.codes.defined() && !to.scales.defined(),
-                  "values of columns of groups of rows");
+  rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined(),
+                "values of columns of groups of rows");
 }
 
 void check_channels(const Rules& rules, const ChannelRuns& channels) {
@@ -70,8 +70,7 @@ void check(const QuantizeArgs& args) {
   const bool fp4 = args.rule == BlockScale::nvfp4 || args.rule == BlockScale::nvfp4_quotient;
   rules.require(!(fp4 || args.stochastic) || args.format == LowFormat::e2m1, "e2m1");
   rules.require(!(fp4 || args.rule == BlockScale::given) || is_number(args.scale), "scale f32 0-d");
-  check_blocks(rules, args, args.first);
-  check_blocks(rules, args, args.second);
+  check_blocks(rules, args);
   if (args.stochastic) check_row_tokens(rules, args.noise.tokens, args.x.size(0));
   check_channels(rules, args.channels);
   check_groups(rules, args);

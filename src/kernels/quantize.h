@@ -73,19 +73,18 @@ struct ChannelRuns {
   }
 };
 
-// x [R,C] contiguous, of bf16, f32 (f64), in one or two ways in one pass; second with no tensor
-// defined: none. scale: f32 0-d, where BlockScale needs it. stochastic: q is rounded up with the
-// probability of its distance from the lower neighbour, if u = floor(word / 2^8) / 2^24 is less
-// than that; `noise` keys the words by (sample, position, channel). Only e2m1. row_groups i32 [G+1]
-// ascending from 0, at most R, or undefined: blocks do not go beyond rows [row_groups[g],
-// row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns, not stochastic.
-// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8 bits with
-// BlockScale::given, without groups.
+// x [R,C] contiguous, of bf16, f32 (f64). scale: f32 0-d, where BlockScale needs it. stochastic: q
+// is rounded up with the probability of its distance from the lower neighbour, if u = floor(word /
+// 2^8) / 2^24 is less than that; `noise` keys the words by (sample, position, channel). Only e2m1.
+// row_groups i32 [G+1] ascending from 0, at most R, or undefined: blocks do not go beyond rows
+// [row_groups[g], row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns,
+// not stochastic. transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8
+// bits with BlockScale::given, without groups.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
   Tensor x, scale;
-  QuantizedBlocks first, second;
+  QuantizedBlocks out;
   bool stochastic = false;
   NoiseRows noise;
   ChannelRuns channels;
@@ -114,7 +113,7 @@ void for_each_row_group(const QuantizeArgs& args, F&& f) {
     if (begin == end) continue;
     QuantizeArgs part = args;
     part.row_groups = {};
-    for (Tensor* const t : {&part.x, &part.first.values, &part.second.values})
+    for (Tensor* const t : {&part.x, &part.out.values})
       if (t->defined()) *t = t->slice(0, begin, end - begin);
     f(part);
   }
@@ -143,12 +142,9 @@ void visit(QuantizeArgs& a, F&& f) {
   f("x", Access::read, a.x);
   f("scale", Access::read, a.scale);
   f("row_groups", Access::read, a.row_groups);
-  f("first.values", Access::write, a.first.values);
-  f("first.codes", Access::write, a.first.codes);
-  f("first.scales", Access::write, a.first.scales);
-  f("second.values", Access::write, a.second.values);
-  f("second.codes", Access::write, a.second.codes);
-  f("second.scales", Access::write, a.second.scales);
+  f("out.values", Access::write, a.out.values);
+  f("out.codes", Access::write, a.out.codes);
+  f("out.scales", Access::write, a.out.scales);
   f("transposed", Access::write, a.transposed);
 }
 template <class F>

@@ -22,12 +22,12 @@ class Quantiser {
     kernels::QuantizeArgs args;
     args.format = format_of(operand);
     args.x = x.is_contiguous() ? x : copied(x);
-    args.first.values = tape_.empty(x.shape(), x.dtype(), "quantized");
+    args.out.values = tape_.empty(x.shape(), x.dtype(), "quantized");
     const auto along = [&](int64_t block) {
-      args.first.rows = axis == 0 ? block : 1;
-      args.first.columns = axis == 0 ? 1 : block;
+      args.out.rows = axis == 0 ? block : 1;
+      args.out.columns = axis == 0 ? 1 : block;
     };
-    const auto square = [&](int64_t block) { args.first.rows = args.first.columns = block; };
+    const auto square = [&](int64_t block) { args.out.rows = args.out.columns = block; };
     switch (how_.formats.recipe) {
       case LowPrecisionRecipe::tensorwise:
       case LowPrecisionRecipe::delayed: args.scale = scale = scale_of_whole(args.x, operand); break;
@@ -47,9 +47,9 @@ class Quantiser {
         if (operand == Operand::gradient) round_by_chance(args);
         break;
     }
-    if (args.first.rows > 1) args.row_groups = groups;
+    if (args.out.rows > 1) args.row_groups = groups;
     tape_.kernels().quantize(args, tape_.stream());
-    return args.first.values;
+    return args.out.values;
   }
 
   // The codes of x, transposed or not, with the scale of the tensor.
@@ -59,7 +59,7 @@ class Quantiser {
     args.format = format = format_of(operand);
     args.x = x.is_contiguous() ? x : copied(x);
     args.scale = scale = scale_of_whole(args.x, operand);
-    Tensor& to = transposed ? args.transposed : args.first.codes;
+    Tensor& to = transposed ? args.transposed : args.out.codes;
     to = tape_.empty(transposed ? Shape{x.size(1), x.size(0)} : x.shape(), DType::u8, "quantized");
     tape_.kernels().quantize(args, tape_.stream());
     return to;
@@ -72,9 +72,12 @@ class Quantiser {
 
   // Recipe tensorwise or delayed.
   Tensor scale_of_whole(const Tensor& x, Operand operand) const {
+    const bool weight = operand == Operand::weight;
     if (how_.formats.recipe == LowPrecisionRecipe::tensorwise)
-      return tensor_scale(x, operand, facts_of(format_of(operand)).largest);
-    observe(x, operand);
+      return weight && how_.weight_scale.defined()
+                 ? how_.weight_scale
+                 : tensor_scale(x, operand, facts_of(format_of(operand)).largest);
+    observe(weight && how_.weight_amax.defined() ? how_.weight_amax.view({1, 1}) : x, operand);
     return how_.scales->select(0, static_cast<int64_t>(operand));
   }
 

@@ -1,15 +1,16 @@
 #include "parallel/bucket_layout.h"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/divide.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
+#include "parallel/weight_codes.h"
 
 namespace megatron::parallel {
 namespace {
@@ -88,8 +89,10 @@ class Filler {
     const bool trainable = placed.parameter.trainable;
     const int span = !rules_.by_span || spans.empty() ? -1 : spans[0];
     const bool expert = placed.is_expert();
-    const Key key{tied, trainable, expert, placed.parameter.value.dtype(), span};
-    Open& open = alone ? begin(tied, trainable, expert) : find_or_begin(key);
+    const bool coded = rules_.codes_apart && has_codes(placed.parameter) &&
+                       (expert ? rules_.expert_shards : rules_.shards) > 1;
+    const Key key{tied, trainable, expert, coded, placed.parameter.value.dtype(), span};
+    Open& open = alone ? begin(key) : find_or_begin(key);
     Bucket& bucket = open.bucket;
     const int64_t room = most_elements(placed);
     bucket.entries.push_back({.placed = &placed, .index = index, .room = room});
@@ -104,6 +107,10 @@ class Filler {
   }
 
   std::vector<Bucket> take() {
+    // Buckets of codes and others grow side by side; those that end sooner are reduced sooner.
+    if (rules_.codes_apart)
+      std::ranges::stable_sort(first_, std::ranges::greater(),
+                               [](const Open& o) { return o.bucket.entries.back().index; });
     std::vector<Bucket> buckets;
     for (std::vector<Open>* list : {&first_, &last_})
       for (Open& o : *list) buckets.push_back(std::move(o.bucket));
@@ -112,27 +119,31 @@ class Filler {
   }
 
  private:
-  using Key =
-      std::tuple<bool, bool, bool, DType, int>;  // tied, trainable, expert, type, span or -1
+  struct Key {
+    bool tied, trainable, expert, coded;
+    DType type;
+    int span;  // or -1
+    auto operator<=>(const Key&) const = default;
+  };
   struct Open {
     Bucket bucket;
     std::unordered_set<int> spans;  // spans of the bucket
     int64_t elements = 0;
   };
 
-  Open& begin(bool tied, bool trainable, bool expert) {
-    Open& open = (tied ? last_ : first_).emplace_back();
-    open.bucket.trainable = trainable;
-    open.bucket.expert = expert;
-    if (trainable || rules_.divides_frozen)
-      open.bucket.shards = expert ? rules_.expert_shards : rules_.shards;
+  Open& begin(const Key& key) {
+    Open& open = (key.tied ? last_ : first_).emplace_back();
+    open.bucket.trainable = key.trainable;
+    open.bucket.expert = key.expert;
+    open.bucket.coded = key.coded;
+    if (key.trainable || rules_.divides_frozen)
+      open.bucket.shards = key.expert ? rules_.expert_shards : rules_.shards;
     return open;
   }
   Open& find_or_begin(const Key& key) {
-    const auto [tied, trainable, expert, type, span] = key;
-    std::vector<Open>& list = tied ? last_ : first_;
+    std::vector<Open>& list = key.tied ? last_ : first_;
     const auto [place, is_new] = open_.try_emplace(key, list.size());
-    return is_new ? begin(tied, trainable, expert) : list[place->second];
+    return is_new ? begin(key) : list[place->second];
   }
 
   const BucketRules& rules_;

@@ -15,7 +15,8 @@ inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : gro
 inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
 // Contiguous parameters that are reduced and gathered by one call. Either all are trainable or
-// none, either all belong to experts or none, and all have one type.
+// none, either all belong to experts or none, either all are gathered as codes or none, and all
+// have one type.
 struct Bucket {
   struct Entry {
     ParameterSpec* placed = nullptr;
@@ -40,6 +41,7 @@ struct Bucket {
   std::vector<Partial> partials;
   bool trainable = true;
   bool expert = false;     // its replicas are the expert replicas
+  bool coded = false;      // gathered as codes of 8 bits (weight_codes.h)
   bool shared = false;     // contains a parameter with several uses or spans, or tied across stages
   std::vector<int> spans;  // spans that use some of its parameters
   bool outside_spans = false;  // some of its parameters are in no span
@@ -52,6 +54,7 @@ struct BucketRules {
   int64_t bucket_elements = 0;  // a bucket is closed once it has this many elements; 0: never
   bool by_span = false;         // one bucket per span
   bool shared_apart = false;    // parameters with several uses or spans get their own bucket
+  bool codes_apart = false;  // weights that can be gathered as codes are, in buckets of their own
 };
 
 // Lays out buckets, and entries within them, in the reverse of the given order, except for partial

@@ -36,6 +36,7 @@ BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
   // Nothing updates frozen parameters, so that there is nothing to gather.
   rules.divides_frozen = sharding == Sharding::parameters;
   rules.bucket_elements = options.bucket_elements;
+  rules.codes_apart = options.gather_codes;
   rules.shared_apart = sharding >= Sharding::gradients;
   rules.by_span = sharding == Sharding::parameters ||
                   (sharding == Sharding::gradients && options.bucket_elements == 0);
@@ -104,6 +105,9 @@ DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<c
 DataParallel::~DataParallel() = default;
 
 void DataParallel::parameters_changed() { state_->values.changed(); }
+void DataParallel::scales_changed() {
+  if (std::ranges::any_of(state_->buckets, &Bucket::coded)) parameters_changed();
+}
 void DataParallel::gather_all() { state_->values.gather_all(); }
 
 void DataParallel::begin_step(int micro_batches) {

@@ -27,6 +27,7 @@ struct DataParallelOptions {
   int64_t bucket_elements = 0;
   bool overlap_reduce = false;  // --overlap-grad-reduce: reduces buckets as they become final
   bool overlap_gather = false;  // --overlap-param-gather
+  bool gather_codes = false;    // --fp8-param-gather: weight_codes.h
 };
 
 // The ranks that hold the same parameters: instances x shards; the shards of one instance together
@@ -92,6 +93,9 @@ class DataParallel final : public GradientListener, public SpanListener {
   const std::vector<Shard>& shards() const { return shards_; }
   // Called after shards' values were changed: sends them to the other ranks, or starts to.
   void parameters_changed();
+  // Called after the scales of quantised weights, or LowPrecision::active, changed outside a step:
+  // sends the weights again if they are sent as codes.
+  void scales_changed();
   // Makes every parameter's value whole (for samples and evaluation by other code); undone by the
   // next begin_step().
   void gather_all();

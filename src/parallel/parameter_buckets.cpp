@@ -22,7 +22,7 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
     state.bucket = &bucket;
     state.sharding = bucket.shards == 1 ? Sharding::none : sharding;
     state.room = room_of(bucket.type());
-    rooms_[state.room].kept += keeps_shard(state) ? bucket.shard : bucket.elements();
+    rooms_[state.room].kept += kept(state);
     state.call = fmt::format("parameters, bucket {}", states_.size() - 1);
     for (const Bucket::Entry& entry : bucket.entries) {
       MG_ASSERT(entry.placed->parameter.value.dtype() == bucket.type());
@@ -37,19 +37,30 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
   std::vector<int64_t> ends(rooms_.size());
   for (State& state : states_) {
     const Bucket& bucket = *state.bucket;
-    const int64_t size = keeps_shard(state) ? bucket.shard : bucket.elements();
-    const Tensor memory = buffers[state.room].slice(0, ends[state.room], size);
-    ends[state.room] += size;
+    const Tensor memory = buffers[state.room].slice(0, ends[state.room], kept(state));
+    ends[state.room] += kept(state);
     if (keeps_shard(state)) {
       state.shard = memory;
     } else {
       const int64_t rank = gathers(state) ? rank_in(groups_.replicas(bucket.expert).shards) : 0;
-      state.full = memory;
-      state.shard = memory.slice(0, rank * bucket.shard, bucket.shard);
+      state.full = memory.slice(0, 0, bucket.elements());
+      state.shard =
+          memory.slice(0, bucket.coded ? bucket.elements() : rank * bucket.shard, bucket.shard);
       show(state);
     }
   }
+  if (std::ranges::any_of(buckets, &Bucket::coded)) {
+    std::vector<Tensor> shards;
+    for (const State& state : states_) shards.push_back(state.shard);
+    codes_.emplace(buckets, shards, groups, runtime);
+  }
   if (std::ranges::any_of(states_, keeps_shard)) make_room();
+}
+
+int64_t ParameterBuckets::kept(const State& state) {
+  const Bucket& bucket = *state.bucket;
+  return (keeps_shard(state) ? 0 : bucket.elements()) +
+         (keeps_shard(state) || bucket.coded ? bucket.shard : 0);
 }
 
 size_t ParameterBuckets::room_of(DType type) {
@@ -95,16 +106,33 @@ void ParameterBuckets::make_room() {
   }
 }
 
-void ParameterBuckets::gather(State& state, bool wait) {
+// codes: those of the weights, if their products are quantised; else the values.
+void ParameterBuckets::gather(State& state, bool wait, bool codes) {
   Stream& stream = runtime_.stream();
   const Replicas& replicas = groups_.replicas(state.bucket->expert);
   const bool async = overlap_ && replicas.async != nullptr;
   comm::Group& shards = async ? *replicas.async : *replicas.shards;
   state.work.wait(stream);  // an earlier gather whose result was never needed
-  state.work = shards.all_gather(state.shard, state.full, stream, state.call);
-  if (!wait) return;
-  state.work.wait(stream);
+  Tensor from = state.shard, to = state.full;
+  state.codes = {};
+  if (codes && is_coded(state)) {
+    const Bucket& bucket = *state.bucket;
+    to = state.codes = Tensor::empty(runtime_.arena(MemoryClass::communication),
+                                     {bucket.elements()}, DType::u8, "codes of parameters");
+    from = to.slice(0, shards.rank() * bucket.shard, bucket.shard);
+    codes_->encode(static_cast<size_t>(&state - states_.data()), from);
+  }
+  state.work = shards.all_gather(from, to, stream, state.call);
+  if (wait) receive(state);
+}
+
+// Waits for its gather in flight.
+void ParameterBuckets::receive(State& state) {
+  state.work.wait(runtime_.stream());
   state.work = {};
+  if (!state.codes.defined()) return;
+  codes_->decode(static_cast<size_t>(&state - states_.data()), state.codes, state.full);
+  state.codes = {};
 }
 
 void ParameterBuckets::show(State& state) {
@@ -123,7 +151,7 @@ void ParameterBuckets::drop(State& state) {
   MG_ASSERT(state.users == 0);
   state.work.wait(runtime_.stream());
   state.work = {};
-  state.full = Tensor();
+  state.full = state.codes = Tensor();
   state.begin = -1;
   hide(state);
 }
@@ -131,13 +159,14 @@ void ParameterBuckets::drop(State& state) {
 // The first layers are needed first, and are laid out last.
 void ParameterBuckets::changed() {
   everything_ = false;
+  if (std::ranges::any_of(states_, is_coded)) codes_->find_scales();
   for (size_t b = states_.size(); b-- > 0;) {
     State& state = states_[b];
     if (!gathers(state)) continue;
     if (by_span(state)) {
       drop(state);
     } else {
-      gather(state, !overlap_ || state.bucket->outside_spans);
+      gather(state, !overlap_ || state.bucket->outside_spans, true);
     }
   }
   if (overlap_ && !spans_.empty()) fetch(0, false);
@@ -153,11 +182,13 @@ void ParameterBuckets::gather_all() {
       state.full =
           Tensor::empty(runtime_.arena(MemoryClass::parameters), {state.bucket->elements()},
                         state.bucket->type(), "all parameters");
-      gather(state, true);
+      gather(state, true, false);
       show(state);
+    } else if (is_coded(state)) {
+      gather(state, true, false);
+    } else {
+      receive(state);
     }
-    state.work.wait(runtime_.stream());
-    state.work = {};
   }
 }
 
@@ -190,13 +221,12 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
       drop(state);
       state.begin = begin;
       state.full = rooms_[state.room].memory.slice(0, begin, state.bucket->elements());
-      gather(state, false);
+      gather(state, false, true);
     }
   }
   for (const size_t b : span.buckets) {
     if (!wait) break;
-    states_[b].work.wait(runtime_.stream());
-    states_[b].work = {};
+    receive(states_[b]);
   }
   return true;
 }

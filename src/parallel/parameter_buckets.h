@@ -1,11 +1,13 @@
 // Values of a stage's buckets: their memory, and gathering whole values from shards.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "parallel/bucket_layout.h"
 #include "parallel/data_parallel.h"
+#include "parallel/weight_codes.h"
 
 namespace megatron::parallel {
 
@@ -32,6 +34,7 @@ class ParameterBuckets {
     std::string call;
     Tensor shard;
     Tensor full;                 // values of all shards; undefined: not gathered
+    Tensor codes;                // of all shards, in a gather of codes in flight
     std::vector<Tensor> absent;  // placeholders, without memory, for values that are not gathered
     comm::Work work;             // its gather in flight
     int users = 0;               // active spans that need it
@@ -54,9 +57,15 @@ class ParameterBuckets {
   static bool by_span(const State& state) {
     return keeps_shard(state) && !state.bucket->outside_spans;
   }
+  // True if its codes are gathered: its shard is apart from the gathered values, which are rounded.
+  static bool is_coded(const State& state) {
+    return state.bucket->coded && state.bucket->entries[0].placed->parameter.low_precision->active;
+  }
+  static int64_t kept(const State& state);  // elements of values that stay in memory
   size_t room_of(DType type);
   void make_room();
-  void gather(State& state, bool wait);
+  void gather(State& state, bool wait, bool codes);
+  void receive(State& state);
   void show(State& state);
   void hide(State& state);
   void drop(State& state);
@@ -67,7 +76,8 @@ class ParameterBuckets {
   Runtime& runtime_;
   bool overlap_;
   std::vector<State> states_;
-  std::vector<Room> rooms_;  // one per type
+  std::optional<WeightCodes> codes_;  // none: no bucket has them
+  std::vector<Room> rooms_;           // one per type
   std::vector<SpanState> spans_;
   std::unordered_map<std::string, size_t> span_of_;
   size_t last_span_ = 0;

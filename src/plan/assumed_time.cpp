@@ -62,7 +62,9 @@ Part part_of(std::string_view kernel) {
   if (is_one_of({"add", "add_layer_norm", "add_layer_norm_backward", "add_rms_norm",
                  "add_rms_norm_backward", "head_norm", "head_norm_backward", "row_dot"}))
     return Part::norms;
-  if (is_one_of({"quantize", "amax", "tensor_scale", "hadamard"})) return Part::quantization;
+  if (is_one_of({"quantize", "amax", "tensor_scale", "hadamard", "part_amax", "encode_part",
+                 "decode_part"}))
+    return Part::quantization;
   if (kernel == "rope") return Part::rotary;
   if (is_one_of({"activation", "activation_backward"})) return Part::activation;
   if (is_one_of({"cross_entropy", "vocabulary_stats", "vocabulary_cross_entropy", "squared_error",

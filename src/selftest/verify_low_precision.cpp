@@ -178,16 +178,16 @@ class Comparison {
     args.x = tensor(x.shape, DType::f32);
     copy_from(args.x, std::span<const float>(x.values));
     args.scale = number(scale);
-    args.first = {.columns = block,
-                  .values = tensor(x.shape, DType::f32),
-                  .codes = tensor(x.shape, DType::u8),
-                  .scales = {}};
+    args.out = {.columns = block,
+                .values = tensor(x.shape, DType::f32),
+                .codes = tensor(x.shape, DType::u8),
+                .scales = {}};
     if (rule != BlockScale::given)
-      args.first.scales = tensor({x.shape[0], (x.shape[1] + block - 1) / block}, DType::u8);
+      args.out.scales = tensor({x.shape[0], (x.shape[1] + block - 1) / block}, DType::u8);
     kernels::table(runtime_.stream()).quantize(args, runtime_.stream());
     runtime_.stream().synchronize();
-    return {floats(args.first.values), floats(args.first.codes),
-            args.first.scales.defined() ? floats(args.first.scales) : Values()};
+    return {floats(args.out.values), floats(args.out.codes),
+            args.out.scales.defined() ? floats(args.out.scales) : Values()};
   }
 
   void compare_decoding(const Named& format) {

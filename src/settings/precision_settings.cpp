@@ -53,6 +53,14 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
   f.add_switch("fp8-output-proj", &fp8_output, true,
                "quantize the products of the output layer as well; for --fp8-recipe mxfp8")
       .of(fp8);
+  f.add_switch("fp8-param-gather", &fp8_param_gather, true,
+               "data-parallel ranks gather weights of fp8 products as 8-bit codes, half the bytes "
+               "of bf16, with the same results; not for mxfp8 (docs/low_precision.md)")
+      .of([this] {
+        return fp8_format.empty() && precision_file.empty()
+                   ? "neither --fp8-format nor --te-precision-config-file is given"
+                   : "";
+      });
   f.add("fp4-format", &fp4_format, {"e2m1"},
         "quantize the operands of linear layers' products to 4 bits, e2m1, with scales in e4m3 per "
         "16 x 16 weights and 16 others, and one per tensor (docs/low_precision.md)");

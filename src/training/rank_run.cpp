@@ -131,6 +131,7 @@ void RankRun::fill_model(const resume::StartingPoint& start) {
     log::info("the scales of --fp8-recipe delayed begin with 1");
   if (!has_states) return;
   load_states(*start.checkpoint, model_.step, plan_.whole, lead());
+  model_.step.data_parallel().scales_changed();
   model_.step.optimizer().resume(start.state.optimizer_steps);
   if (start.state.loss_scale && model_.step.loss_scale().dynamic())
     model_.step.loss_scale().resume(*start.state.loss_scale);
@@ -257,6 +258,7 @@ void RankRun::leave_low_precision(int64_t iteration) {
   const std::optional<int64_t> at = s_.precision.fp4_switch_to_bf16_at;
   if (!at || iteration < *at || high_precision_) return;
   high_precision_.emplace(model_.step.chunks());
+  model_.step.data_parallel().scales_changed();
   if (lead())
     log::info("from step {} on, products are computed in {} (--fp4-switch-to-bf16-at {})",
               iteration, name(s_.precision.type()), *at);

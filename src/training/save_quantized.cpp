@@ -130,12 +130,11 @@ class QuantizedFiles {
         Tensor::empty(arena, {ceil_div(info.shape[0], kBlock), ceil_div(info.shape[1], kBlock)},
                       DType::f32, "quantized.scales");
     const Tensor out = Tensor::empty(arena, info.shape, DType::u8, "quantized.codes");
-    kernels.quantize(
-        {.format = LowFormat::e4m3,
-         .rule = kernels::BlockScale::power_of_two,
-         .x = x,
-         .first = {.rows = kBlock, .columns = kBlock, .codes = out, .scales = scales_}},
-        stream);
+    kernels.quantize({.format = LowFormat::e4m3,
+                      .rule = kernels::BlockScale::power_of_two,
+                      .x = x,
+                      .out = {.rows = kBlock, .columns = kBlock, .codes = out, .scales = scales_}},
+                     stream);
     std::memcpy(codes.data(), out.raw(), codes.size());
     tell(codes.size());
   }

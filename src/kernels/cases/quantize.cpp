@@ -52,13 +52,13 @@ Tensor number(Inputs& inputs, const char* name, double value) {
 }
 
 struct Way {
-  int64_t rows = 0, columns = 0;  // 0: none
+  int64_t rows = 1, columns = 1;
 };
 
 struct Quantize : Matrix {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
-  Way first{1, 1}, second = {};
+  Way way = {};
   bool stochastic = false;
   bool divided = false;  // runs of channels
   bool grouped = false;  // groups of rows
@@ -69,27 +69,24 @@ struct Quantize : Matrix {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{}{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
-                       kRules[static_cast<size_t>(rule)], first.rows, first.columns,
-                       second.rows > 0 ? fmt::format(" {}x{}", second.rows, second.columns) : "",
-                       Matrix::str(), stochastic ? " stochastic" : "", divided ? " divided" : "",
+    return fmt::format("{} {} {}x{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
+                       kRules[static_cast<size_t>(rule)], way.rows, way.columns, Matrix::str(),
+                       stochastic ? " stochastic" : "", divided ? " divided" : "",
                        grouped ? " grouped" : "", transposed ? " transposed" : "",
                        codes_alone ? " codes" : "");
   }
 };
 
-QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q, const Way& way, const char* name) {
-  if (way.rows == 0) return {};
+QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q) {
   const Shape shape{q.rows, q.columns};
-  const std::string begin = std::string(name) + ".";
-  QuantizedBlocks to{.rows = way.rows, .columns = way.columns};
-  if (!q.codes_alone) to.values = inputs.output(begin + "values", shape, q.type, q.layout);
+  QuantizedBlocks to{.rows = q.way.rows, .columns = q.way.columns};
+  if (!q.codes_alone) to.values = inputs.output("values", shape, q.type, q.layout);
   if ((q.real && !q.codes_alone) || q.grouped) return to;
-  to.codes = inputs.output(begin + "codes", shape, DType::u8);
+  to.codes = inputs.output("codes", shape, DType::u8);
   if (q.rule != BlockScale::given)
-    to.scales = inputs.output(begin + "scales",
-                              {ceil_div(q.rows, way.rows), ceil_div(q.columns, way.columns)},
-                              q.rule == BlockScale::power_of_two ? DType::f32 : DType::u8);
+    to.scales =
+        inputs.output("scales", {ceil_div(q.rows, q.way.rows), ceil_div(q.columns, q.way.columns)},
+                      q.rule == BlockScale::power_of_two ? DType::f32 : DType::u8);
   return to;
 }
 
@@ -100,8 +97,7 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   if (q.rule == BlockScale::given) args.scale = number(inputs, "scale", 37.3);
   if (q.rule == BlockScale::nvfp4 || quotient)
     args.scale = number(inputs, "scale", quotient ? 0.018601 : 53.76);
-  args.first = blocks_of(inputs, q, q.first, "first");
-  args.second = blocks_of(inputs, q, q.second, "second");
+  args.out = blocks_of(inputs, q);
   if (q.stochastic)
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {q.rows}, DType::i64, 0, int64_t{1} << 40)}};
@@ -126,27 +122,28 @@ void add_quantize_cases(std::vector<Case>& cases) {
     for (const LowFormat format : {e4m3, e5m2, e2m1}) {
       if (format != e4m3 && m.columns > 1000) continue;
       all.push_back({m, format, given});
-      all.push_back({m, format, power_of_two, {1, 128}, {128, 1}});
+      for (const Way& way : {Way{1, 128}, Way{128, 1}})
+        all.push_back({m, format, power_of_two, way});
       all.push_back({m, format, power_of_two, {128, 128}});
-      all.push_back({m, format, e8m0, {1, 32}, {32, 1}});
+      for (const Way& way : {Way{1, 32}, Way{32, 1}}) all.push_back({m, format, e8m0, way});
       all.push_back({m, format, e8m0_floor, {1, 32}});
     }
-    all.push_back({m, e2m1, nvfp4, {1, 16}, {16, 1}});
+    for (const Way& way : {Way{1, 16}, Way{16, 1}}) all.push_back({m, e2m1, nvfp4, way});
     all.push_back({m, e2m1, nvfp4, {16, 16}});
     all.push_back({m, e2m1, nvfp4_quotient, {1, 16}});
-    all.push_back({m, e2m1, nvfp4, {1, 16}, {}, true});
-    all.push_back({m, e2m1, nvfp4, {16, 1}, {}, true, true});
-    all.push_back({m, e4m3, e8m0, {32, 1}, {}, false, false, true});
-    all.push_back({m, e4m3, given, {1, 1}, {}, false, false, false, true});
+    all.push_back({m, e2m1, nvfp4, {1, 16}, true});
+    all.push_back({m, e2m1, nvfp4, {16, 1}, true, true});
+    all.push_back({m, e4m3, e8m0, {32, 1}, false, false, true});
+    all.push_back({m, e4m3, given, {}, false, false, false, true});
     for (const LowFormat format : {e4m3, e5m2})
-      all.push_back({m, format, given, {1, 1}, {}, false, false, false, true, true});
+      all.push_back({m, format, given, {}, false, false, false, true, true});
   }
   const Matrix real{.rows = 4096, .columns = 768, .real = true};
   all.push_back({real, e4m3, given});
-  all.push_back({real, e4m3, given, {1, 1}, {}, false, false, false, true, true});
-  all.push_back({real, e4m3, power_of_two, {1, 128}, {128, 1}});
-  all.push_back({real, e4m3, e8m0, {1, 32}, {32, 1}});
-  all.push_back({real, e2m1, nvfp4, {1, 16}, {16, 1}});
+  all.push_back({real, e4m3, given, {}, false, false, false, true, true});
+  for (const Way& way : {Way{1, 128}, Way{128, 1}}) all.push_back({real, e4m3, power_of_two, way});
+  for (const Way& way : {Way{1, 32}, Way{32, 1}}) all.push_back({real, e4m3, e8m0, way});
+  for (const Way& way : {Way{1, 16}, Way{16, 1}}) all.push_back({real, e2m1, nvfp4, way});
   for (const Quantize& q : in_types(all, {DType::f32, DType::bf16, DType::f64})) {
     if (q.type == DType::f64 && q.rows * q.columns > 1000) continue;  // the reference alone has f64
     cases.push_back(exact_case(&Table::quantize, q, quantize_args));

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 
@@ -91,6 +93,15 @@ struct RowBlocks {
 Tensor partial_rows(const RowBlocks& blocks, int64_t width, Stream& stream);
 // to.out = sum of the partial rows in ascending order + to.beta * to.out.
 void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stream);
+
+// Raises *most, a float that is not negative, to the value. The order of calls does not matter.
+inline void raise(float* most, float value) {
+  std::atomic_ref<uint32_t> bits(*reinterpret_cast<uint32_t*>(most));
+  const uint32_t wanted = std::bit_cast<uint32_t>(value);
+  uint32_t now = bits.load(std::memory_order_relaxed);
+  while (now < wanted && !bits.compare_exchange_weak(now, wanted, std::memory_order_relaxed)) {
+  }
+}
 
 template <class T>
 const T* data_or_null(const Tensor& tensor) {

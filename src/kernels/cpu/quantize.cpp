@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <bit>
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
@@ -108,7 +106,7 @@ HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Part part) {
 }
 
 // One tile of the matrix at a time, in which all blocks are whole but for those at the ends of the
-// matrix, so that x is read from memory once for both ways.
+// matrix.
 template <class T>
 class Quantization {
  public:
@@ -120,7 +118,7 @@ class Quantization {
         tokens_(args.noise.tokens, args.stochastic ? args.x.size(0) : 1),
         rows_(args.x.size(0)),
         columns_(args.x.size(1)),
-        height_(std::max<int64_t>(64, std::max(args.first.rows, args.second.rows))),
+        height_(std::max<int64_t>(64, args.out.rows)),
         scale_(args.scale.defined() ? *args.scale.data<float>() : 1),
         x_(args.x.data<T>()) {}
 
@@ -128,9 +126,7 @@ class Quantization {
     const int64_t across = ceil_div(columns_, kColumns);
     for_each_block(stream, ceil_div(rows_, height_) * across, [&](int64_t index, int) {
       const int64_t i = index / across * height_, j = index % across * kColumns;
-      const Tile tile{i, std::min(i + height_, rows_), j, std::min(kColumns, columns_ - j)};
-      if (is_wanted(args_.first) || args_.transposed.defined()) quantize(tile, args_.first);
-      if (is_wanted(args_.second)) quantize(tile, args_.second);
+      quantize({i, std::min(i + height_, rows_), j, std::min(kColumns, columns_ - j)});
     });
   }
 
@@ -143,13 +139,10 @@ class Quantization {
     alignas(64) std::array<float, kColumns> multiplier, divisor, factor;
   };
 
-  static bool is_wanted(const QuantizedBlocks& to) {
-    return to.values.defined() || to.codes.defined() || to.scales.defined();
-  }
-
   const T* row(int64_t r, const Tile& tile) const { return x_ + r * columns_ + tile.column; }
 
-  void quantize(const Tile& tile, const QuantizedBlocks& to) const {
+  void quantize(const Tile& tile) const {
+    const QuantizedBlocks& to = args_.out;
     const Output<T> values = to.values.defined()
                                  ? output_of<T>(to.values, columns_, {args_.x.raw()})
                                  : Output<T>{nullptr, false};
@@ -158,13 +151,13 @@ class Quantization {
       const V scale = set(scale_);
       for (int64_t r = tile.begin; r < tile.end; ++r)
         round_row(
-            tile, r, to, values, [&](V x, int64_t) { return hn::Mul(x, scale); },
+            tile, r, values, [&](V x, int64_t) { return hn::Mul(x, scale); },
             [](V q, int64_t) { return q; });
       return;
     }
     for (int64_t i = tile.begin; i < tile.end; i += to.rows) {
       const int64_t end = std::min(i + to.rows, tile.end);
-      find_factors(tile, i, end, to, factors);
+      find_factors(tile, i, end, factors);
       const auto scaled = [&](V x, int64_t j) {
         x = hn::Mul(x, hn::Load(kFloats, factors.multiplier.data() + j));
         return divides() ? hn::Div(x, hn::Load(kFloats, factors.divisor.data() + j)) : x;
@@ -172,7 +165,7 @@ class Quantization {
       const auto value = [&](V q, int64_t j) {
         return hn::Mul(q, hn::Load(kFloats, factors.factor.data() + j));
       };
-      for (int64_t r = i; r < end; ++r) round_row(tile, r, to, values, scaled, value);
+      for (int64_t r = i; r < end; ++r) round_row(tile, r, values, scaled, value);
     }
   }
 
@@ -186,8 +179,8 @@ class Quantization {
   }
 
   // most: of the blocks of a row of blocks, one after another.
-  void block_maxima(const Tile& tile, int64_t i, int64_t end, const QuantizedBlocks& to,
-                    float* most) const {
+  void block_maxima(const Tile& tile, int64_t i, int64_t end, float* most) const {
+    const QuantizedBlocks& to = args_.out;
     if (to.rows > 1) column_maxima(tile, i, end, most);
     if (to.columns == 1) {
       if (to.rows == 1) column_maxima(tile, i, end, most);
@@ -199,10 +192,10 @@ class Quantization {
     }
   }
 
-  void find_factors(const Tile& tile, int64_t i, int64_t end, const QuantizedBlocks& to,
-                    Factors& factors) const {
+  void find_factors(const Tile& tile, int64_t i, int64_t end, Factors& factors) const {
+    const QuantizedBlocks& to = args_.out;
     alignas(64) std::array<float, kColumns> most;
-    block_maxima(tile, i, end, to, most.data());
+    block_maxima(tile, i, end, most.data());
     const int64_t first = i / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
     const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
     float* scales = f32_scales ? to.scales.data<float>() + first : nullptr;
@@ -225,16 +218,17 @@ class Quantization {
 
   // scaled(x, column): what is rounded. value(q, column): of its result.
   template <class Scaled, class Value>
-  HWY_INLINE void round_row(const Tile& tile, int64_t r, const QuantizedBlocks& to,
-                            Output<T> values, Scaled scaled, Value value) const {
+  HWY_INLINE void round_row(const Tile& tile, int64_t r, Output<T> values, Scaled scaled,
+                            Value value) const {
     alignas(64) Chances chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
-    const bool transposes = args_.transposed.defined() && &to == &args_.first;
+    const bool transposes = args_.transposed.defined();
     std::array<uint8_t, kColumns> row_codes;
-    uint8_t* codes = to.codes.defined() ? to.codes.data<uint8_t>() + at
-                     : transposes       ? row_codes.data()
-                                        : nullptr;
+    const Tensor& whole_codes = args_.out.codes;
+    uint8_t* codes = whole_codes.defined() ? whole_codes.data<uint8_t>() + at
+                     : transposes          ? row_codes.data()
+                                           : nullptr;
     for_vectors(0, tile.width, [&](int64_t j, auto n) {
       const V x = scaled(load(x_ + at + j, n), j), size = hn::Abs(x);
       const V q = args_.stochastic
@@ -285,15 +279,6 @@ class Quantization {
 void quantize_any(const QuantizeArgs& args, Stream& stream) {
   for_storage_type("quantize", args.x.dtype(),
                    [&](auto type) { Quantization<decltype(type)>(args).run(stream); });
-}
-
-// Raises *most, a float that is not negative, to the value. The order of calls does not matter.
-inline void raise(float* most, float value) {
-  std::atomic_ref<uint32_t> bits(*reinterpret_cast<uint32_t*>(most));
-  const uint32_t wanted = std::bit_cast<uint32_t>(value);
-  uint32_t now = bits.load(std::memory_order_relaxed);
-  while (now < wanted && !bits.compare_exchange_weak(now, wanted, std::memory_order_relaxed)) {
-  }
 }
 
 void amax_any(const AmaxArgs& args, Stream& stream) {

@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(Quantization<T> work)
 }
 
 template <class T>
-void quantize_blocks(const QuantizeArgs& args, const QuantizedBlocks& to, Stream& stream) {
+void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
+  const QuantizedBlocks& to = args.out;
   if (!to.values.defined() && !to.codes.defined() && !to.scales.defined()) return;
   const bool given = args.rule == BlockScale::given;
   const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
@@ -301,7 +302,7 @@ void write_codes(const QuantizeArgs& args, Stream& stream) {
                     .scale = address_of<float>(args.scale),
                     .rows = args.x.size(0),
                     .columns = args.x.size(1),
-                    .codes = address_of<uint8_t>(args.first.codes),
+                    .codes = address_of<uint8_t>(args.out.codes),
                     .transposed = address_of<uint8_t>(args.transposed),
                     .whole = false,
                     .transposed_whole = false};
@@ -370,11 +371,10 @@ void quantize(const QuantizeArgs& args, Stream& stream) {
   for_storage_type("quantize", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    quantize_blocks<T>(args, args.second, stream);
     const bool codes_alone = args.rule == BlockScale::given && args.format != LowFormat::e2m1 &&
-                             !args.first.values.defined();
+                             !args.out.values.defined();
     if (codes_alone || args.transposed.defined()) write_codes<T>(args, stream);
-    if (!codes_alone) quantize_blocks<T>(args, args.first, stream);
+    if (!codes_alone) quantize_blocks<T>(args, stream);
   });
 }
 

@@ -111,11 +111,8 @@ std::vector<C> chances_of(const QuantizeArgs& args) {
 }
 
 template <class C>
-void quantize_blocks(const QuantizeArgs& args, const Source<C>& from, const QuantizedBlocks& to) {
-  const bool first = &to == &args.first;
-  if (!to.values.defined() && !to.codes.defined() && !to.scales.defined() &&
-      !(first && args.transposed.defined()))
-    return;
+void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
+  const QuantizedBlocks& to = args.out;
   std::vector<C> values(from.x.size()), scales;
   std::vector<int64_t> codes(from.x.size());
   for (int64_t i = 0; i < from.rows; i += to.rows) {
@@ -141,7 +138,7 @@ void quantize_blocks(const QuantizeArgs& args, const Source<C>& from, const Quan
   }
   if (to.values.defined()) store(to.values, values);
   if (to.codes.defined()) store_integers(to.codes, codes);
-  if (first && args.transposed.defined()) store_integers(args.transposed.transpose(0, 1), codes);
+  if (args.transposed.defined()) store_integers(args.transposed.transpose(0, 1), codes);
   if (!to.scales.defined()) return;
   if (to.scales.dtype() == DType::f32) return store(to.scales, scales);
   store_integers(to.scales, std::vector<int64_t>(scales.begin(), scales.end()));
@@ -151,8 +148,7 @@ template <class C>
 void quantize_typed(const QuantizeArgs& args) {
   const Source<C> from{load<C>(args.x), args.x.size(0), args.x.size(1),
                        args.stochastic ? chances_of<C>(args) : std::vector<C>()};
-  quantize_blocks(args, from, args.first);
-  quantize_blocks(args, from, args.second);
+  quantize_blocks(args, from);
 }
 
 template <class C>

@@ -415,6 +415,9 @@ double sequence_flops(const settings::TrainSettings& settings, const models::Mod
 
 StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model,
                          const Task* task) {
+  parallel::DataParallelOptions data_parallel =
+      settings.parallel.data_parallel(model->parameter_count());
+  data_parallel.gather_codes = settings.precision.fp8_param_gather;
   return {.loss_scope = settings.batch.scope(),
           .objective = task == nullptr ? nullptr : task->objective(model),
           .log_entropy = settings.log.log_entropy,
@@ -423,7 +426,7 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
           .loss_scale = settings.precision.loss_scale(),
           .record_after = settings.graphs.record_after(settings.parallel),
-          .data_parallel = settings.parallel.data_parallel(model->parameter_count()),
+          .data_parallel = data_parallel,
           .pipeline = settings.parallel.pipeline_options(),
           .freeze = settings.optimizer.freeze,
           .timing_level = settings.log.timing_log_level};

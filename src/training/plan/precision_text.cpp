@@ -88,6 +88,22 @@ std::string gpu_text(const LowPrecisionLayers& low, const settings::TrainSetting
                      name(type));
 }
 
+// How ranks gather the weights with --fp8-param-gather.
+std::string gather_text(const LowPrecisionLayers& low, const settings::TrainSettings& run) {
+  using enum LowPrecisionRecipe;
+  const std::string_view type = name(run.precision.type());
+  if (run.parallel.sharding() == parallel::Sharding::none)
+    return "; no weights are gathered (--fp8-param-gather needs --use-distributed-optimizer)";
+  if (!low.may_use(delayed) && !low.may_use(tensorwise) && !low.may_use(blockwise))
+    return fmt::format(
+        "; weights are gathered in {}, since the codes of mxfp8 and fp4 differ by "
+        "product (--fp8-param-gather)",
+        type);
+  const bool others = low.may_use(mxfp8) || low.may_use(nvfp4);
+  return fmt::format("; trained weights of {}8-bit products are gathered as codes, others in {}",
+                     others ? "delayed, tensorwise and blockwise " : "", type);
+}
+
 }  // namespace
 
 std::string precision_text(const settings::TrainSettings& run, const models::Model& model) {
@@ -105,6 +121,7 @@ std::string precision_text(const settings::TrainSettings& run, const models::Mod
     text += ", experts";
   if (facts.shared_blocks > 0) text += ", blocks that layers share";
   if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
+  if (s.fp8_param_gather) text += gather_text(*low, run);
   if (run.runtime.device_kind() == DeviceKind::cuda) text += gpu_text(*low, run, facts);
   return text;
 }

@@ -76,6 +76,18 @@ INSTANTIATE_TEST_SUITE_P(
                "--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"}),
     [](const auto& info) { return info.param.name; });
 
+// Weights that are gathered as codes change no bit.
+TEST(NcclCodes, ChangeNoLoss) {
+  const Workplace place;
+  const std::string flags =
+      "--ranks 2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise --hidden-size 128 "
+      "--data-parallel-sharding-strategy optim_grads_params";
+  const Result plain = train(place, flags), coded = train(place, flags + " --fp8-param-gather");
+  ASSERT_EQ(plain.losses.size(), 2U);
+  EXPECT_EQ(coded.losses, plain.losses);
+  EXPECT_EQ(coded.norms, plain.norms);
+}
+
 // The ranks are MPI processes, and each uses the GPU with its local rank.
 TEST(NcclProcesses, HaveTheLossesOfThreads) {
   if (std::string(MEGATRON_MPI).empty()) GTEST_SKIP() << "this build has no MPI";

@@ -1,6 +1,8 @@
 // Runs with quantised products: they go on from checkpoints, and refuse what they cannot do.
+#include <array>
 #include <fstream>
 
+#include "dist/training/executed_run.h"
 #include "dist/training/runs.h"
 #include "text.h"
 #include "training/plan/precision_text.h"
@@ -26,7 +28,8 @@ settings::TrainSettings with_delayed_scales() {
 TEST(DelayedScales, GoOn) {
   const settings::TrainSettings s = with_delayed_scales();
   const std::vector<double> one = losses(run(s));
-  for (const char* after : {"", kStages, kTensor, "--ranks 2 --use-distributed-optimizer"}) {
+  for (const char* after : {"", kStages, kTensor, "--ranks 2 --use-distributed-optimizer",
+                            "--ranks 2 --use-distributed-optimizer --fp8-param-gather"}) {
     const TemporaryDirectory folder;
     settings::TrainSettings stops = s;
     stops.checkpoint.save = stops.checkpoint.load = folder / "run";
@@ -59,6 +62,137 @@ TEST(DelayedScales, BeginAndEndOnResume) {
     EXPECT_EQ(rest.first_iteration, 3);
     EXPECT_EQ(rest.iterations.size(), 3U);
   }
+}
+
+// Matrices that shards cut within blocks of 128 x 128, and two ranks in whole ones.
+settings::TrainSettings wide(const std::string& flags) {
+  settings::TrainSettings s = deep_llama();
+  s.shape.num_layers = 2;
+  s.shape.hidden_size = s.shape.ffn_hidden_size = 256;
+  s.shape.num_attention_heads = 2;
+  s.batch.micro_batch_size = 1;
+  s.batch.global_batch_size = 2;
+  s.batch.train_iters = 3;
+  return with_flags(s, "--bf16 " + flags);
+}
+
+constexpr const char* kCoded = " --fp8-param-gather";
+constexpr const char* kOptimizer =
+    " --ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
+constexpr const char* kParameters =
+    " --ranks 2 --data-parallel-sharding-strategy optim_grads_params";
+constexpr const char* kTensorAndParameters =
+    " --ranks 4 --tensor-model-parallel-size 2 --global-batch-size 4 --overlap-grad-reduce "
+    "--overlap-param-gather --data-parallel-sharding-strategy optim_grads_params";
+
+// Ranks that gather weights as codes have the losses, the gradients and the weights of those that
+// do not, and of those that divide nothing.
+class CodedGather : public ::testing::TestWithParam<const char*> {
+ protected:
+  struct Outcome {
+    std::vector<double> losses, norms;
+    Tensors weights;
+    bool operator==(const Outcome&) const = default;
+  };
+  static Outcome outcome(const std::string& flags) {
+    const TemporaryDirectory folder;
+    settings::TrainSettings s = wide(flags);
+    s.checkpoint.save = folder / "run";
+    const TrainResult result = run(s);
+    return {losses(result), norms(result), saved_tensors(result.saved).weights};
+  }
+};
+
+TEST_P(CodedGather, ChangesNoBit) {
+  const std::string recipe = GetParam();
+  const Outcome whole = outcome(recipe + " --ranks 2");
+  ASSERT_EQ(whole.losses.size(), 3U);
+  ASSERT_FALSE(whole.weights.empty());
+  for (const std::string layout : {kOptimizer, kParameters})
+    EXPECT_EQ(outcome(recipe + layout + kCoded), whole) << layout;
+  EXPECT_EQ(outcome(recipe + kTensorAndParameters + kCoded),
+            outcome(recipe + kTensorAndParameters));
+}
+
+// Both the memory and the bytes are those of the plan: those of coded weights are halved.
+TEST_P(CodedGather, IsPlanned) {
+  // Without overlap: threads report its calls later.
+  for (const std::string layout :
+       {" --ranks 2 --use-distributed-optimizer", kParameters,
+        " --ranks 4 --tensor-model-parallel-size 2 --global-batch-size 4 "
+        "--data-parallel-sharding-strategy optim_grads_params"}) {
+    double plain = 0;
+    for (const std::string flag : {"", kCoded}) {
+      SCOPED_TRACE(layout + flag);
+      const SettledRun settled = settle_run(wide(GetParam() + layout + flag));
+      settings::TrainSettings settings = settled.settings;
+      const plan::Plan plan = make_plan(settings, settled.model, settled.vocabulary, {});
+      const ExecutedRank rank = executed(settled, 2).at(0);
+      for (int c = 0; c < kMemoryClasses; ++c) {
+        if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
+        const auto at = static_cast<size_t>(c);
+        EXPECT_EQ(plan.stages[0].arenas[at], rank.memory[at]) << name(static_cast<MemoryClass>(c));
+      }
+      double sent = 0, gathered = 0;
+      for (const plan::TrafficWork& work : plan.traffic) {
+        if (work.call != "gradient norm") sent += work.sent;
+        if (work.call == "parameters") gathered += work.sent;
+      }
+      EXPECT_EQ(sent, rank.sent);
+      if (flag.empty()) plain = gathered;
+      if (flag.empty()) continue;
+      // Embedding and output layer have 194 of 3,778 rows of 256, and padding at borders of shards.
+      EXPECT_GT(gathered, 0.5 * plain);
+      EXPECT_LT(gathered, 0.58 * plain);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, CodedGather,
+                         ::testing::Values("--fp8-format hybrid --fp8-amax-history-len 3 "
+                                           "--fp8-amax-compute-algo max",
+                                           "--fp8-format hybrid --fp8-recipe tensorwise",
+                                           "--fp8-format e4m3 --fp8-recipe blockwise"),
+                         [](const auto& info) {
+                           return std::string(
+                               std::array{"Delayed", "Tensorwise", "Blockwise"}[info.index]);
+                         });
+
+// A run stops with codes and goes on without them, and the reverse.
+TEST(CodedGatherResume, ChangesNoBit) {
+  const std::string flags = std::string("--fp8-format hybrid --train-iters 4") + kOptimizer;
+  const std::vector<double> straight = losses(run(wide(flags)));
+  for (const bool first : {false, true}) {
+    const TemporaryDirectory folder;
+    settings::TrainSettings stops = wide(flags + (first ? kCoded : ""));
+    settings::TrainSettings goes_on = wide(flags + (first ? "" : kCoded));
+    stops.checkpoint.save = goes_on.checkpoint.load = folder / "run";
+    stops.checkpoint.exit_interval = 2;
+    std::vector<double> all = losses(run(stops));
+    for (const double loss : losses(run(goes_on))) all.push_back(loss);
+    EXPECT_TRUE(same_bits(all, straight)) << first;
+  }
+}
+
+// Products that leave fp8 use the weights as they are.
+TEST(CodedGatherResume, EndsWithQuantization) {
+  const std::string flags =
+      std::string("--fp8-format hybrid --fp4-switch-to-bf16-at 2") + kParameters;
+  EXPECT_TRUE(same_bits(losses(run(wide(flags + kCoded))), losses(run(wide(flags)))));
+}
+
+TEST(CodedGatherText, SaysWhatIsGathered) {
+  const auto text = [](const std::string& flags) {
+    const SettledRun settled = settle_run(wide(flags + kCoded));
+    return precision_text(settled.settings, settled.model);
+  };
+  const std::string sharded = " --ranks 2 --use-distributed-optimizer";
+  for (const auto& [found, part] :
+       {std::pair(text("--fp8-format e4m3" + sharded),
+                  "; trained weights of 8-bit products are gathered as codes, others in bf16"),
+        {text("--fp8-format e4m3 --fp8-recipe mxfp8" + sharded), "are gathered in bf16, since"},
+        {text("--fp8-format e4m3"), "no weights are gathered"}})
+    EXPECT_TRUE(megatron::testing::has(found, part)) << found;
 }
 
 // Adam's moments in 8 bits have no scales that a division of their parameter could change: a run

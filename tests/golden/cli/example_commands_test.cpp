@@ -403,7 +403,9 @@ TEST(ExampleCommands, ArePlannedOnTheirRanks) {
     for (const plan::MemoryUse& use : plan.stages)
       bytes += weights(use) * static_cast<double>(model_ranks / example.stages);
     EXPECT_GE(bytes, 2 * example.parameters);
-    EXPECT_LE(bytes, 2.1 * example.parameters);
+    // With codes of 8 bits, a rank keeps its shard beside the gathered weights.
+    const double apart = settings.precision.fp8_param_gather ? 2.0 / plan.ranks : 0;
+    EXPECT_LE(bytes, (2.1 + apart) * example.parameters);
   }
 }
 

@@ -101,6 +101,9 @@ std::vector<FlagRow> data_parallel_flags() {
        "--ddp-num-buckets 1"},
       {"overlap-param-gather", "memory", "--overlap-param-gather",
        two + "--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce"},
+      {"fp8-param-gather", "memory", "--fp8-param-gather",
+       two + "--use-distributed-optimizer --fp8-format e4m3", "", "",
+       two + "--use-distributed-optimizer"},
   };
 }
 

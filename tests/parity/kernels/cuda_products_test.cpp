@@ -148,7 +148,7 @@ TEST_F(CudaProducts, OfCodesAreComputedWithoutTheLibraryToo) {
     const Table& cuda = table(DeviceKind::cuda);
     const auto quantized = [&](int64_t rows, LowFormat format, const Tensor& scale) {
       const Tensor x = values(arena, {rows, 80}), codes = zeros({rows, 80}, DType::u8);
-      cuda.quantize({.format = format, .x = x, .scale = scale, .first = {.codes = codes}},
+      cuda.quantize({.format = format, .x = x, .scale = scale, .out = {.codes = codes}},
                     runtime_.stream());
       return codes;
     };

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/philox.h"
 #include "kernels/case.h"
 #include "kernels/instruction_set.h"
+#include "kernels/matrix_codes.h"
 
 namespace megatron::kernels::quantize_test {
 namespace {
@@ -31,10 +33,10 @@ class Quantizing : public ::testing::Test {
     QuantizeArgs args{.format = LowFormat::e2m1, .stochastic = true};
     args.x = tensor({rows, columns}, DType::f32, x);
     args.scale = tensor({}, DType::f32, {1});
-    args.first.values = tensor({rows, columns}, DType::f32, {});
+    args.out.values = tensor({rows, columns}, DType::f32, {});
     args.noise = {7, 11, {ids_, {}, first, 4}};
     table(DeviceKind::cpu).quantize(args, runtime_.stream());
-    return to_doubles(args.first.values);
+    return to_doubles(args.out.values);
   }
 
   static constexpr int64_t kSamples = 64, kColumns = 256;
@@ -46,6 +48,67 @@ class Quantizing : public ::testing::Test {
     return ids;
   }();
 };
+
+// Weights travel as codes (parallel/weight_codes.h): decoded to bf16, a number has its code again.
+TEST_F(Quantizing, DecodedNumbersHaveTheirCodes) {
+  const MatrixPart part{.columns = 256};
+  std::vector<float> scales = {1, 0x1p-100F, 0x1p120F, 448 / 0.0123F};
+  for (const double x : normal(200, "scales"))
+    scales.push_back(static_cast<float>(std::exp2(9 * x)));
+  for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
+    const Table& kernels = table(device);
+    for (const LowFormat format : {LowFormat::e4m3, LowFormat::e5m2}) {
+      std::vector<double> all;
+      for (int code = 0; code < 256; ++code)
+        if ((code & 127) < facts_of(format).codes) all.push_back(code);
+      const auto n = std::ssize(all);
+      const Tensor codes = tensor({n}, DType::u8, all), found = tensor({n}, DType::u8, {}),
+                   values = tensor({n}, DType::bf16, {});
+      for (const float s : scales) {
+        if (s > 0x1p112F && format == LowFormat::e5m2) continue;  // below the range of bf16
+        const Tensor scale = tensor({}, DType::f32, {s});
+        kernels.decode_part({format, part, codes, scale, values}, runtime_.stream());
+        kernels.encode_part({format, part, values, scale, found}, runtime_.stream());
+        EXPECT_EQ(to_doubles(found), all) << s;
+      }
+    }
+  }
+}
+
+// With scales of blocks, which follow from the decoded values, the numbers are the same; of a
+// largest element that is rounded down to 224, the scale is another.
+TEST_F(Quantizing, DecodedBlocksHaveTheirValues) {
+  constexpr int64_t kRows = 140, kWidth = 300, kEdge = 128, kBlocks = 6;
+  std::vector<double> x = normal(kRows * kWidth, "x");
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(i % kWidth / kEdge * 9) * 1e-3;
+  for (double& value : x) value = std::clamp(value, -225.0, 225.0);
+  x[0] = 225;
+  const MatrixPart part{.columns = kWidth, .edge = kEdge};
+  const Tensor whole = tensor({kRows, kWidth}, DType::bf16, x),
+               codes = tensor({kRows * kWidth}, DType::u8, {}),
+               maxima = tensor({kBlocks}, DType::f32, std::vector<double>(kBlocks)),
+               decoded = tensor({kRows, kWidth}, DType::bf16, {});
+  const Tensor flat = whole.view({kRows * kWidth});
+  const Table& kernels = table(DeviceKind::cpu);
+  kernels.part_amax({flat, part, maxima}, runtime_.stream());
+  kernels.encode_part({LowFormat::e4m3, part, flat, maxima, codes}, runtime_.stream());
+  kernels.decode_part({LowFormat::e4m3, part, codes, maxima, decoded.view(flat.shape())},
+                      runtime_.stream());
+  std::vector<std::vector<double>> values, scales;
+  for (const Tensor& t : {whole, decoded}) {
+    QuantizeArgs args{.rule = BlockScale::power_of_two, .x = t};
+    args.out = {.rows = kEdge,
+                .columns = kEdge,
+                .values = tensor(t.shape(), DType::bf16, {}),
+                .scales = tensor({2, 3}, DType::f32, {})};
+    kernels.quantize(args, runtime_.stream());
+    values.push_back(to_doubles(args.out.values));
+    scales.push_back(to_doubles(args.out.scales));
+  }
+  EXPECT_EQ(values[1], values[0]);
+  EXPECT_EQ(values[0], to_doubles(decoded));
+  EXPECT_EQ(scales[1][0] * 2, scales[0][0]);
+}
 
 // The mean of n values that are up with probability p is within 5 standard deviations, 5 sqrt(p (1
 // - p) / n), of p.

@@ -423,7 +423,7 @@ void in_forward_format(const kernels::QuantizeArgs& args, Stream& stream) {
 }
 void along_other_axis(const kernels::QuantizeArgs& args, Stream& stream) {
   kernels::QuantizeArgs changed = args;
-  std::swap(changed.first.rows, changed.first.columns);
+  std::swap(changed.out.rows, changed.out.columns);
   kernels::table(DeviceKind::reference).quantize(changed, stream);
 }
 void without_scale(const kernels::GemmArgs& args, Stream& stream) {

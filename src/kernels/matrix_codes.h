@@ -1,0 +1,78 @@
+// 8-bit codes of parts of a matrix, for ranks that each hold a part of a weight and send its codes.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/quantize.h"
+
+namespace megatron::kernels {
+
+// Consecutive elements of a row-major matrix with `columns` columns, from element `begin` on.
+// Blocks of the matrix have edge x edge elements, fewer at its ends, and are numbered in row-major
+// order; edge 0: the matrix is one block.
+struct MatrixPart {
+  int64_t begin = 0, columns = 1, edge = 0;
+
+  // Block of the part's element i.
+  constexpr int64_t block(int64_t i) const {
+    if (edge == 0) return 0;
+    const int64_t row = (begin + i) / columns, column = (begin + i) % columns;
+    return row / edge * ((columns + edge - 1) / edge) + column / edge;
+  }
+  // Number of elements from i on, at most n, that are in one row of one block.
+  int64_t run(int64_t i, int64_t n) const {
+    if (edge == 0) return n;
+    const int64_t column = (begin + i) % columns;
+    return std::min({n, edge - column % edge, columns - column});
+  }
+};
+
+// maxima[b] = the largest of itself and |x| of the elements of x in block b; NaN is ignored. x [N]
+// of bf16, f32 (f64), maxima f32 [blocks of the matrix].
+struct PartAmaxArgs {
+  Tensor x;
+  MatrixPart part;
+  Tensor maxima;
+};
+
+// codes = the codes that QuantizeArgs gives the same elements of the whole matrix. x [N] of bf16,
+// f32 (f64), codes u8 [N], of a format of 8 bits. scales f32: with edge 0 one number, the
+// multiplier (BlockScale::given); else the largest |x| of each block of the matrix, from which its
+// multiplier follows (BlockScale::power_of_two).
+struct EncodePartArgs {
+  LowFormat format = LowFormat::e4m3;
+  MatrixPart part;
+  Tensor x, scales, codes;
+};
+
+// out = the number of each code divided by its multiplier, in f32 (f64), rounded to the type of out
+// [N]: bf16, f32 (f64). A code of NaN gives NaN. The others as in EncodePartArgs.
+struct DecodePartArgs {
+  LowFormat format = LowFormat::e4m3;
+  MatrixPart part;
+  Tensor codes, scales, out;
+};
+
+void check(const PartAmaxArgs& args);
+void check(const EncodePartArgs& args);
+void check(const DecodePartArgs& args);
+
+template <class F>
+void visit(PartAmaxArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("maxima", Access::update, a.maxima);
+}
+template <class F>
+void visit(EncodePartArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("scales", Access::read, a.scales);
+  f("codes", Access::write, a.codes);
+}
+template <class F>
+void visit(DecodePartArgs& a, F&& f) {
+  f("codes", Access::read, a.codes);
+  f("scales", Access::read, a.scales);
+  f("out", Access::write, a.out);
+}
+
+}  // namespace megatron::kernels
