@@ -1,9 +1,11 @@
 #include "corpus/span_corpus.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 
 namespace megatron::corpus {
@@ -116,11 +118,26 @@ void SpanRows::read_filler(data::Sample& sample) const {
   std::ranges::fill(sample.loss_mask, 0.0f);
 }
 
+namespace {
+
+void warn_of_few_sentinels(int64_t sentinels, const data::T5DatasetConfig& config) {
+  const auto most = static_cast<int64_t>(
+      std::ceil(config.masking.probability * static_cast<double>(config.sequence_length)));
+  if (sentinels < most)
+    log::warning(
+        "a sample of {} tokens can have up to {} masked spans (--mask-prob {}), and the vocabulary "
+        "has {} sentinels: a sample with more spans than that, which is rare, would end the run. "
+        "More are added by --vocab-extra-ids",
+        config.sequence_length, most, config.masking.probability, sentinels);
+}
+
+}  // namespace
+
 Corpus open_spans(const ExampleFiles& files) {
   const settings::DataSettings& s = files.settings;
   const models::TextLength lengths(files.decoder_length, files.seq_length);
   const auto open = [&](const SentenceSet& set) {
-    const data::T5Tokens tokens = data::t5_tokens(*files.vocabulary.tokenizer);
+    const data::T5Tokens tokens = data::t5_tokens(*files.vocabulary.tokenizer, files.start_token);
     data::T5DatasetConfig config{.sequence_length = files.seq_length,
                                  .decoder_length = files.decoder_length,
                                  .seed = files.seed,
@@ -129,6 +146,7 @@ Corpus open_spans(const ExampleFiles& files) {
                                  .allow_ambiguous_pad_tokens = s.allow_ambiguous_pad_tokens,
                                  .megatron_data_order = s.megatron_data_order};
     config.masking.probability = s.mask_prob;
+    warn_of_few_sentinels(std::ssize(tokens.sentinels), config);
     auto examples = data::build_t5_examples(set.list, tokens, config, set.split, set.ordered,
                                             s.mid_level_dataset_surplus, set.samples);
     data::T5Example example;

@@ -39,6 +39,7 @@ BertTokens sample_tokens(const tokenizers::Tokenizer& tokenizer) {
 
 BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer) {
   BertTokens tokens = sample_tokens(tokenizer);
+  if (tokens.sep < 0) tokens.sep = tokens.eos.value_or(-1);
   const std::array<std::pair<const char*, int64_t>, 4> needed = {
       {{"cls", tokens.cls}, {"sep", tokens.sep}, {"mask", tokens.mask}, {"pad", tokens.pad}}};
   std::string missing;

@@ -25,7 +25,8 @@ struct BertTokens {
 
 // Those that the tokenizer has; -1 in place of others.
 BertTokens sample_tokens(const tokenizers::Tokenizer& tokenizer);
-// Throws Error naming those of cls, sep, mask and pad that the tokenizer lacks.
+// The end of sequence stands for a sep that the tokenizer lacks, as in ESM's. Throws Error naming
+// those of cls, sep, mask and pad that are missing.
 BertTokens bert_tokens(const tokenizers::Tokenizer& tokenizer);
 
 // The id that padding has in Megatron-LM: -1, with a warning, if it is ambiguous and this is not

@@ -81,11 +81,28 @@ void SentenceSamples::build(const SentenceRequest& request) {
         "have a sentence of more than {} tokens",
         path(), m.too_few_sentences + m.too_long_sentences, documents_, name(request.split),
         m.too_few_sentences, sentences, m.too_long_sentences, kMaxSentenceTokens);
+  if (least == 1) warn_of_long_sentences(request);
   int64_t seed = request.seed;
   for (int64_t epochs = 1; size() > 0 && size() < request.extended; epochs *= 2) {
     seed = seed % kMaxSentenceSeed + 1;
     add({.samples = std::numeric_limits<int64_t>::max(), .max_epochs = epochs, .seed = seed});
   }
+}
+
+// A sample is cut at its target length, and begins with a sentence: the rest of it is never read.
+void SentenceSamples::warn_of_long_sentences(const SentenceRequest& request) const {
+  int64_t cut = 0;
+  for (int64_t d = first_document_; d < first_document_ + documents_; ++d) {
+    const auto [first, end] = source_->document(d);
+    cut += end - first == 1 && source_->lengths()[first] > request.tokens ? 1 : 0;
+  }
+  if (2 * cut <= documents_) return;
+  log::warning(
+      "{}: {} of the {} documents of the {} split are one sentence of more than {} tokens, of "
+      "which "
+      "the rest is never read. Tokenize the text with megatron preprocess --split-sentences, or "
+      "divide what has no sentences into shorter documents",
+      path(), cut, documents_, name(request.split), request.tokens);
 }
 
 bool SentenceSamples::keeps_order(int64_t samples) const {

@@ -58,6 +58,7 @@ class SentenceSamples {
  private:
   void choose_documents(const SentenceRequest& request);
   void build(const SentenceRequest& request);
+  void warn_of_long_sentences(const SentenceRequest& request) const;
 
   std::shared_ptr<const IndexedDataset> source_;
   int64_t first_document_ = 0, documents_ = 0;

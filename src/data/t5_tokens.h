@@ -13,9 +13,10 @@ namespace megatron::data {
 struct DecoderTokens {
   int64_t begin = 0, end = 0, pad = 0;  // first token of a text; its last label; behind them
 };
-// begin: the tokenizer's beginning of sequence, or else [CLS], or else padding, as T5 itself has
-// it; end: its end of sequence, or else [SEP]. Throws Error if there is no padding or end.
-DecoderTokens decoder_tokens(const BertTokens& roles);
+// begin: the model's start token, if it is not negative; else the tokenizer's beginning of
+// sequence, or [CLS], or padding. end: its end of sequence, or else [SEP]. Throws Error if there is
+// no padding or end.
+DecoderTokens decoder_tokens(const BertTokens& roles, int64_t start_token = -1);
 
 struct T5Tokens {
   BertTokens roles;                // cls, sep and mask are -1 if the tokenizer has none
@@ -24,8 +25,9 @@ struct T5Tokens {
 };
 
 // Throws Error if there is no padding, end or sentinel.
-T5Tokens t5_tokens(const tokenizers::Tokenizer& tokenizer);
+T5Tokens t5_tokens(const tokenizers::Tokenizer& tokenizer, int64_t start_token = -1);
 // The same with roles that are not the tokenizer's own.
-T5Tokens t5_tokens(BertTokens roles, const tokenizers::Tokenizer& tokenizer);
+T5Tokens t5_tokens(BertTokens roles, const tokenizers::Tokenizer& tokenizer,
+                   int64_t start_token = -1);
 
 }  // namespace megatron::data

@@ -140,7 +140,7 @@ void Request::check_of_encoder_decoder(const models::Model& model, OptionName na
   MG_CHECK(
       model->facts().start_token >= 0,
       "the model ({}) does not say which token its texts begin with, so none can be generated; "
-      "add decoder_start_token_id to its config.json",
+      "add decoder_start_token_id to its config.json (start-token in one of type megatron)",
       model->family());
   MG_CHECK(model->context_class(model->context_length()) == 0,
            "the rotary angles of this encoder-decoder ({}) change with the length of a text, which "

@@ -82,6 +82,7 @@ struct ModelChanges {
   std::optional<int64_t>
       context_length;  // positive; Error if it exceeds the number of learned positions
   std::optional<double> hidden_dropout, attention_dropout;
+  std::optional<int64_t> start_token;  // ModelFacts::start_token
   std::optional<nn::RouterTraining> router;
   // Quantisation of the linear layers' products, without those of prediction; or none.
   std::optional<LowPrecisionLayers> low_precision;

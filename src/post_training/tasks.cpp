@@ -11,6 +11,7 @@
 #include "corpus/chat/scored_dataset.h"
 #include "corpus/masked_corpus.h"
 #include "corpus/span_corpus.h"
+#include "data/t5_tokens.h"
 #include "inference/scores.h"
 #include "post_training/classification.h"
 #include "post_training/masked_text.h"
@@ -60,14 +61,23 @@ class TwoTextsTask final : public training::Task {
  public:
   explicit TwoTextsTask(const settings::DataSettings& settings)
       : name_(settings.task), from_sentences_(settings.corrupts_spans()) {}
-  Model model(const Model& model, const Vocabulary&) const override {
+  // A model that does not say with which token its texts begin takes the tokenizer's.
+  Model model(const Model& model, const Vocabulary& vocabulary) const override {
     MG_CHECK(model->facts().encoder_layers > 0,
              "--task {} trains encoder-decoders (T5, mT5, UMT5), and the model is a {}", name_,
              model->family());
-    return model;
+    if (model->facts().start_token >= 0) return model;
+    const tokenizers::Tokenizer* tokenizer = vocabulary.tokenizer.get();
+    return model->with(
+        {.start_token = tokenizer == nullptr
+                            ? 0
+                            : data::decoder_tokens(data::sample_tokens(*tokenizer)).begin});
   }
-  Corpus open(const ExampleFiles& files, const Model&, const std::vector<int32_t>&) const override {
-    return from_sentences_ ? corpus::open_spans(files) : corpus::open_text_pairs(files);
+  Corpus open(const ExampleFiles& files, const Model& model,
+              const std::vector<int32_t>&) const override {
+    ExampleFiles of_model = files;
+    of_model.start_token = model->facts().start_token;
+    return from_sentences_ ? corpus::open_spans(of_model) : corpus::open_text_pairs(of_model);
   }
 
  private:

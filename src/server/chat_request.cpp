@@ -193,7 +193,8 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
     p.fail("tools", "cannot be used: the chat template of this model does not support tool calls");
   r.parallel_tool_calls = p.boolean("parallel_tool_calls").value_or(true);
   read_response_format(p, model, r.generation);
-  if (!model.has_chat_template() && !r.generation.grammar)
+  // Texts of beams end with the end token: stopping one would stop all.
+  if (!model.has_chat_template() && !r.generation.grammar && !r.generation.beams)
     r.generation.stops.insert(r.generation.stops.end(), kPlainChatStops.begin(),
                               kPlainChatStops.end());
   const Json* modalities = p.find("modalities");

@@ -194,6 +194,7 @@ void Evaluation::open_text_pairs(const corpus::Vocabulary& vocabulary, ThreadPoo
                                .seq_length = length_,
                                .seed = s_.runtime.seed,
                                .decoder_length = labelled_length_,
+                               .start_token = model_->facts().start_token,
                                .wanted = {false, true, false},
                                .samples = [](int64_t) { return RowsOfSets{}; },
                                .pool = pool});
@@ -213,6 +214,7 @@ void Evaluation::open_sentences(const corpus::Vocabulary& vocabulary, ThreadPool
                                    .seq_length = length_,
                                    .seed = s_.runtime.seed,
                                    .decoder_length = labelled_length_,
+                                   .start_token = model_->facts().start_token,
                                    .wanted = wanted,
                                    .samples = [&](int64_t) { return samples; },
                                    .pool = pool};

@@ -244,7 +244,7 @@ void report_answers(const AnswerStore& store, const std::string& path) {
 
 TextPairReading text_pair_reading(const settings::DataSettings& settings,
                                   const Vocabulary& vocabulary, int64_t encoder_length,
-                                  int64_t decoder_length) {
+                                  int64_t decoder_length, int64_t start_token) {
   const tokenizers::Tokenizer& tokenizer = tokenizer_of(vocabulary);
   const bool ends = vocabulary.add_special_tokens;
   return {.encoder_length = encoder_length,
@@ -254,7 +254,7 @@ TextPairReading text_pair_reading(const settings::DataSettings& settings,
           .keep_start = settings.chat_truncation == "keep_start",
           .ends = ends,
           .input_ends = ends ? tokenizers::text_ends(tokenizer) : tokenizers::TextEnds{},
-          .around = data::decoder_tokens(data::sample_tokens(tokenizer))};
+          .around = data::decoder_tokens(data::sample_tokens(tokenizer), start_token)};
 }
 
 void report_text_pairs(const TextPairStore& store, const std::string& path,
@@ -403,8 +403,8 @@ Corpus open_answers(const ExampleFiles& files, const models::ModelFacts& model) 
 
 Corpus open_text_pairs(const ExampleFiles& files) {
   const tokenizers::Tokenizer& tokenizer = tokenizer_of(files.vocabulary);
-  const TextPairReading reading =
-      text_pair_reading(files.settings, files.vocabulary, files.seq_length, files.decoder_length);
+  const TextPairReading reading = text_pair_reading(
+      files.settings, files.vocabulary, files.seq_length, files.decoder_length, files.start_token);
   return open_sets<TextPairDataset>(
       files, static_cast<int32_t>(reading.around.pad),
       [&](const std::vector<std::string>& paths, const std::string& label) {
@@ -553,7 +553,7 @@ std::string shown_examples(const settings::DataSettings& settings, const Vocabul
   const tokenizers::Tokenizer& tokenizer = *vocabulary.tokenizer;
   std::optional<TextPairReading> pairs;
   if (settings.task == "seq2seq")
-    pairs = text_pair_reading(settings, vocabulary, seq_length, decoder_length);
+    pairs = text_pair_reading(settings, vocabulary, seq_length, decoder_length, model.start_token);
   const auto texts = [&](const Json& record, const std::string& place) {
     if (settings.task == "token-classification")
       return shown_words(record, place, tokenizer,

@@ -33,6 +33,7 @@ struct ExampleFiles {
   const Vocabulary& vocabulary;
   int64_t seq_length = 0, seed = 0;
   int64_t decoder_length = 0;  // for an encoder-decoder, whose encoder reads seq_length tokens
+  int64_t start_token = -1;    // of such a model's texts; -1: the tokenizer's (data/t5_tokens.h)
   std::array<bool, 3> wanted;  // sets to open
   // Numbers of samples as for open_corpus(), given the number of rows of the training set.
   std::function<std::array<std::optional<int64_t>, 3>(int64_t train_rows)> samples;

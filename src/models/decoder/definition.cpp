@@ -235,6 +235,7 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
   other.hidden_dropout = changes.hidden_dropout.value_or(v_.hidden_dropout);
   other.attention_dropout = changes.attention_dropout.value_or(v_.attention_dropout);
   other.mlp_chunks = changes.mlp_chunks.value_or(v_.mlp_chunks);
+  other.start_token = changes.start_token.value_or(v_.start_token);
   if (changes.router) {
     other.router = *changes.router;
     other.router.stated_aux_loss = v_.router.stated_aux_loss;

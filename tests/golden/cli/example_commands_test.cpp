@@ -375,6 +375,11 @@ TEST(ExampleCommands, T5PassesAsItIs) {
   const Json config = Json::read(place / "checkpoints/iter_0000002/config.json");
   EXPECT_EQ(config["model_type"].as_string(), "megatron");
   EXPECT_EQ(config["model"]["encoder-layers"].as_integer(), 2);
+  // Its texts begin with the token that the decoder's samples began with.
+  EXPECT_GT(config["model"]["start-token"].as_integer(), 0);
+  const Outcome text = place.run({"generate", "--load", "checkpoints/iter_0000002", "--prompt",
+                                  "the time of the year", "--max-tokens", "3"});
+  EXPECT_EQ(text.code, 0) << text.err;
 }
 
 // Plans each example on its intended number of ranks: one rank of each stage, and the traffic of

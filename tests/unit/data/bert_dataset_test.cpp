@@ -270,14 +270,24 @@ TEST_F(BertDatasetTest, BlendsNeedWeights) {
   EXPECT_EQ(first.tokens, second.tokens);
 }
 
-TEST(BertTokensTest, NamesTokensThatTheTokenizerLacks) {
+tokenizers::Tokenizer bpe_with(std::vector<std::string> special) {
   tokenizers::BpeTrainerOptions options;
   options.vocabulary_size = 300;
-  options.special_tokens = {"[CLS]", "[PAD]"};
+  options.special_tokens = std::move(special);
   tokenizers::BpeTrainer trainer(options);
   trainer.add("a text to learn from");
-  const std::string error = error_of([&] { bert_tokens(trainer.train()); });
+  return trainer.train();
+}
+
+TEST(BertTokensTest, NamesTokensThatTheTokenizerLacks) {
+  const std::string error = error_of([&] { bert_tokens(bpe_with({"[CLS]", "[PAD]"})); });
   EXPECT_NE(error.find("has no sep_token, mask_token: name it"), std::string::npos) << error;
+}
+
+// ESM's tokenizer has an end of sequence and no separator.
+TEST(BertTokensTest, TheEndOfSequenceStandsForASeparator) {
+  const tokenizers::Tokenizer tokenizer = bpe_with({"[CLS]", "[PAD]", "[MASK]", "</s>"});
+  EXPECT_EQ(bert_tokens(tokenizer).sep, tokenizer.token_id("</s>"));
 }
 
 TEST(BertTokensTest, ReadsAVocabularyOfWordPieces) {

@@ -233,8 +233,17 @@ TEST(T5TokensTest, TheDecoderBeginsWithPaddingWithoutABeginning) {
   EXPECT_EQ(tokens.begin, tokenizer.token_id("<pad>"));
   EXPECT_EQ(tokens.end, tokenizer.token_id("</s>"));
   EXPECT_EQ(tokens.roles.cls, -1);
+  EXPECT_EQ(t5_tokens(tokenizer, 7).begin, 7);  // as the model says
   EXPECT_EQ(tokens.sentinels, (std::vector<int64_t>{*tokenizer.token_id("<extra_id_0>"),
                                                     *tokenizer.token_id("<extra_id_1>")}));
+}
+
+TEST(T5TokensTest, SentinelsMayBeginWithTheMarkOfASpaceAsThoseOfMt5) {
+  const tokenizers::Tokenizer tokenizer =
+      trained({"<pad>", "</s>", "\u2581<extra_id_1>", "\u2581<extra_id_0>"});
+  EXPECT_EQ(t5_tokens(tokenizer).sentinels,
+            (std::vector<int64_t>{*tokenizer.token_id("\u2581<extra_id_0>"),
+                                  *tokenizer.token_id("\u2581<extra_id_1>")}));
 }
 
 }  // namespace
