@@ -20,10 +20,10 @@ struct MatrixPart {
     return row / edge * ((columns + edge - 1) / edge) + column / edge;
   }
   // Number of elements from i on, at most n, that are in one row of one block.
-  int64_t run(int64_t i, int64_t n) const {
+  constexpr int64_t run(int64_t i, int64_t n) const {
     if (edge == 0) return n;
-    const int64_t column = (begin + i) % columns;
-    return std::min({n, edge - column % edge, columns - column});
+    const int64_t column = (begin + i) % columns, of_block = edge - column % edge;
+    return std::min(n, std::min(of_block, columns - column));
   }
 };
 

@@ -14,8 +14,8 @@ namespace megatron::models {
 inline constexpr std::string_view kPredictionEmbedding = ".embed_tokens.weight",
                                   kPredictionHead = ".shared_head.head.weight";
 
-// Of a depth: the mean of its losses, by the name that Megatron-LM logs it; and the share of the
-// same labels that its logits rank first (PredictionLosses::hits).
+// The mean of a depth's losses, by the name that Megatron-LM logs it; and the share of the same
+// labels that its logits rank first (PredictionLosses::hits).
 inline std::string prediction_loss_metric(int64_t depth) {
   return "mtp_" + std::to_string(depth) + " loss";
 }

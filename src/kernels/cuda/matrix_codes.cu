@@ -30,18 +30,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kRun;
   if (begin >= n) return;
   const int64_t end = begin + kRun < n ? begin + kRun : n;
-  int64_t block = part.block(begin);
-  float most = 0;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t next = part.block(i);
-    if (next != block) {
-      raise(maxima + block, most);
-      block = next;
-      most = 0;
-    }
-    most = fmaxf(most, fabsf(to_float(x[i])));
+  for (int64_t i = begin; i < end;) {
+    float* const maximum = maxima + part.block(i);
+    const int64_t stop = i + part.run(i, end - i);
+    float most = 0;
+    for (; i < stop; ++i) most = fmaxf(most, fabsf(to_float(x[i])));
+    raise(maximum, most);
   }
-  raise(maxima + block, most);
 }
 
 template <class T>
