@@ -1,6 +1,6 @@
 #include "plan/page.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "plan/figures.h"
 #include "plan/page_sections.h"
@@ -58,12 +58,23 @@ double sent(const Plan& p) {
   return sum;
 }
 
+std::string generation_line(const GenerationMemory& g) {
+  const auto size = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  std::vector<std::string> parts;
+  if (g.token_bytes > 0)
+    parts.push_back(fmt::format("{} of keys and values for each token", size(g.token_bytes)));
+  if (g.sequence_bytes > 0) parts.push_back(fmt::format("{} of states", size(g.sequence_bytes)));
+  return parts.empty() ? ""
+                       : fmt::format("generation: a sequence keeps {}\n", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 std::string page(const Plan& plan, const PageStyle& style) {
   std::string text = fmt::format("{}\n{}\nStep: {}\n", plan.model, layout(plan), batch(plan));
   if (!plan.low_precision.empty())
     text += fmt::format("quantized operands: {}\n", plan.low_precision);
+  text += generation_line(plan.generation);
   for (const std::string& section :
        {derived_section(plan), parameter_section(plan), memory_section(plan, style),
         experts_section(plan), flops_section(plan), traffic_section(plan), context_section(plan),

@@ -135,6 +135,12 @@ struct PlanAxes {
   int64_t expert = 1, expert_tensor = 1;  // 0 for a model without experts
 };
 
+// What an engine that generates with the whole model on one rank keeps of a sequence.
+struct GenerationMemory {
+  int64_t token_bytes = 0;     // of each token, up to a layer's window: keys and values, or latents
+  int64_t sequence_bytes = 0;  // of any number of tokens: states of state spaces
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
@@ -147,6 +153,7 @@ struct Plan {
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
+  GenerationMemory generation;     // zeros: the model has no cache
   std::optional<int64_t> trained;  // number of them that --freeze leaves to train
   bool reference = false;          // a reference model with as many runs before each step
   std::vector<FlopCount> flops;    // formula "model" first

@@ -136,6 +136,11 @@ Settled place_by_pattern(settings::TrainSettings s) {
            "--hybrid-layer-pattern '{}' divides the layers among pipeline stages by its bars, but "
            "--pipeline-model-parallel-size is {}; raise it, or leave the bars out",
            pattern, s.parallel.pipeline_parallel);
+  const int parts = parallel::virtual_stages_of_layout(layout);
+  MG_CHECK(parts % s.parallel.pipeline_parallel == 0,
+           "--hybrid-layer-pattern '{}' has {} parts between its bars, which cannot be divided by "
+           "--pipeline-model-parallel-size {}: change the bars or the size",
+           pattern, parts, s.parallel.pipeline_parallel);
   s.parallel.layout = layout;
   return {std::move(s),
           {{"pipeline-model-parallel-layout", layout, "the bars of --hybrid-layer-pattern"}}};

@@ -28,9 +28,18 @@ constexpr TensorName kMixerTensors[] = {{"attention.state_space.in_proj", "mixer
                                         {"attention.state_space.d", "mixer.D"},
                                         {"attention.state_space.norm", "mixer.norm"},
                                         {"attention.state_space.out_proj", "mixer.out_proj"}};
+
+// A scan's chunks change no value, so their size is this program's own (docs/state_spaces.md); one
+// that no program could use is refused.
+void check_chunk_size(const Json& j) {
+  for (const std::string_view key : {"chunk_size", "mamba_chunk_size"})
+    if (present(j, key) != nullptr) integer(j, key);
+}
+
 }  // namespace
 
 nn::StateSpaceConfig read_state_space(const Json& j, const StateSpaceKeys& keys, double epsilon) {
+  check_chunk_size(j);
   return {.heads = integer(j, keys.heads),
           .head_size = integer(j, keys.head_size),
           .groups = integer(j, keys.groups),

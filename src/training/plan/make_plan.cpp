@@ -61,6 +61,20 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
   return gpu;
 }
 
+plan::GenerationMemory generation_memory(const models::Model& model, DType type) {
+  const models::ModelFacts& facts = model->facts();
+  plan::GenerationMemory memory;
+  if (facts.two_sided || facts.encoder_layers > 0 || model->score_labels() > 0) return memory;
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const auto layers = model.build(
+      shapes_only, type, 0, {.layers = model->num_layers(), .embedding = false, .head = false}, {});
+  for (const nn::CacheGroup& group : nn::cache_groups(layers->layer_caches())) {
+    memory.token_bytes += group.token_elements * size_of(type);
+    memory.sequence_bytes += group.slot_bytes;
+  }
+  return memory;
+}
+
 std::string model_text(const models::Model& c) {
   return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}, model type {}",
                      plan::count_text(c->parameter_count()), c->num_layers(), c->hidden_size(),
@@ -450,6 +464,7 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
   if (options.expert_skew && p.experts)
     p = at_expected_load(p, settled, model, vocabulary, compared, consumed);
   if (options.exchanges) p.exchanges = compare_exchanges(settled, model, options.task.get());
+  p.generation = generation_memory(model, settled.precision.type());
   if (p.fits()) return p;
   const PlanOptions of_suggestions{.task = options.task,
                                    .samples = false,

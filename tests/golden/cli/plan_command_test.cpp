@@ -115,6 +115,25 @@ TEST_F(PlanCommand, Page) {
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
 }
 
+TEST_F(PlanCommand, SaysWhatASequenceKeepsInAnEngine) {
+  const auto generation = [&](const std::string& line) {
+    const Outcome r = place_.run(with({"plan", "--no-time", "--json"}, words(line)));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out)["generation"];
+  };
+  const std::string steps = " --seq-length 64 --micro-batch-size 1";
+  const Json dense = generation("--preset gpt2-124m --bf16" + steps);
+  EXPECT_EQ(dense["token_bytes"].as_integer(), 12 * 2 * 768 * 2);
+  EXPECT_EQ(dense["sequence_bytes"].as_integer(), 0);
+  const std::string hybrid =
+      "--hybrid-layer-pattern M*- --hidden-size 32 --num-attention-heads 2 --vocab-size 64 "
+      "--mamba-head-dim 8 --mamba-state-dim 16 --mamba-num-groups 2 --position-embedding-type none";
+  const Json mixed = generation(hybrid + steps);
+  EXPECT_EQ(mixed["token_bytes"].as_integer(), 2 * 32 * 4);
+  EXPECT_GT(mixed["sequence_bytes"].as_integer(), 8 * 8 * 16 * 4);  // an f32 state, and more
+  EXPECT_EQ(mixed.dump(), generation(hybrid + " --seq-length 128 --micro-batch-size 1").dump());
+}
+
 TEST_F(PlanCommand, DataNeedNotBeThere) {
   const Json plan = json_of(with(small(), {"--data-path", "nowhere/data", "--save", "kept", "--lr",
                                            "1e-3", "--train-iters", "5", "--no-time"}));

@@ -48,6 +48,15 @@ const std::vector<Bad> kBad = {
      R"(["GraniteForSequenceClassification"])",
      {"architectures", "GraniteForSequenceClassification", "GraniteForCausalLM"}},
     {"llama", "architectures", R"("LlamaForCausalLM")", {"architectures", "LlamaForCausalLM"}},
+    // State spaces.
+    {"mamba2", "chunk_size", "-8", {"chunk_size", "-8"}},
+    {"bamba", "mamba_chunk_size", R"("x")", {"mamba_chunk_size", "x"}},
+    {"mamba2", "conv_kernel", "1", {"conv_kernel", "1 tokens", "[2, "}},
+    {"mamba2", "time_step_limit", "[0.5]", {"time_step_limit"}},
+    {"mamba2", "n_groups", "3", {"n_groups", "3"}},
+    {"nemotron_h", "num_hidden_layers", "99", {"num_hidden_layers", "99"}},
+    {"nemotron_h", "hybrid_override_pattern", R"("MX")", {"hybrid_override_pattern", "'X'"}},
+    {"falcon_h1", "ssm_multipliers", "[1]", {"ssm_multipliers"}},
     // Sizes.
     {"nemotron-nas", "hidden_size", "", {"hidden_size"}},
     {"llama", "hidden_size", "48.5", {"hidden_size", "48.5"}},

@@ -139,7 +139,8 @@ void StateMixer::check(const DecoderValue&, const nn::StateSpaceConfig& s) {
            "exceed a width of {}",
            s.heads, s.head_size, s.groups, s.states, kMaxWidth);
   MG_CHECK(s.conv_width >= 2 && s.conv_width <= kernels::kMaxConvolution,
-           "a state space has a convolution of {} tokens; the number must lie in [2, {}]",
+           "the convolution of a state space (conv_kernel, mamba_d_conv) has {} tokens; the number "
+           "must lie in [2, {}]",
            s.conv_width, kernels::kMaxConvolution);
   MG_CHECK(
       s.min_step >= 0 && (s.max_step == 0 || s.max_step >= s.min_step) && std::isfinite(s.max_step),

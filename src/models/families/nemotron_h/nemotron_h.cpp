@@ -48,32 +48,48 @@ struct LayerKind {
 constexpr std::array kLayerKinds = {LayerKind{'M', "linear_attention", "mamba"},
                                     LayerKind{'*', "full_attention", "attention"},
                                     LayerKind{'-', "mlp", "mlp"}, LayerKind{'E', "moe", "moe"}};
-constexpr std::string_view kTypes = "layers_block_type", kPattern = "hybrid_override_pattern";
+constexpr std::string_view kTypes = "layers_block_type", kPattern = "hybrid_override_pattern",
+                           kLayers = "num_hidden_layers";
+
+std::string letters_of_types(const Json& types) {
+  MG_CHECK(types.is_array() && !types.as_array().empty(),
+           "config.json has {} = {}; it must be a list of layers", kTypes, types.dump());
+  std::string letters;
+  for (const Json& type : types.as_array()) {
+    const auto kind = std::ranges::find_if(kLayerKinds, [&](const LayerKind& k) {
+      return type.is_string() && (type.as_string() == k.name || type.as_string() == k.older);
+    });
+    MG_CHECK(kind != kLayerKinds.end(),
+             "config.json has {} in {}; supported: linear_attention, full_attention, mlp, moe",
+             type.dump(), kTypes);
+    letters += kind->letter;
+  }
+  return letters;
+}
 
 // The letter of each layer.
 std::string letters_of(const Json& j) {
-  std::string letters;
-  if (const Json* types = present(j, kTypes)) {
-    MG_CHECK(types->is_array() && !types->as_array().empty(),
-             "config.json has {} = {}; it must be a list of layers", kTypes, types->dump());
-    for (const Json& type : types->as_array()) {
-      const auto kind = std::ranges::find_if(kLayerKinds, [&](const LayerKind& k) {
-        return type.is_string() && (type.as_string() == k.name || type.as_string() == k.older);
-      });
-      MG_CHECK(kind != kLayerKinds.end(),
-               "config.json has {} in {}; supported: linear_attention, full_attention, mlp, moe",
-               type.dump(), kTypes);
-      letters += kind->letter;
-    }
-    return letters;
-  }
-  letters = text(j, kPattern, "ME*-");  // as transformers' class
+  const Json* const types = present(j, kTypes);
+  const bool patterned = present(j, kPattern) != nullptr;
+  std::string letters = text(j, kPattern, "ME*-");  // as transformers' class
   for (const char letter : letters)
     MG_CHECK(std::ranges::find(kLayerKinds, letter, &LayerKind::letter) != kLayerKinds.end(),
              "config.json has {} = '{}' with '{}'; supported: M, *, -, E", kPattern, letters,
              letter);
   MG_CHECK(!letters.empty(), "config.json has {} = ''; it must have a letter for each layer",
            kPattern);
+  if (types != nullptr) {
+    const std::string others = letters_of_types(*types);
+    MG_CHECK(!patterned || others == letters,
+             "config.json has {} = '{}', but {} says '{}'; leave one of the keys out", kPattern,
+             letters, kTypes, others);
+    letters = others;
+  }
+  if (present(j, kLayers) != nullptr)
+    MG_CHECK(integer(j, kLayers) == std::ssize(letters),
+             "config.json has {} = {}, but {} = {} layers in {}; make them equal, or leave {} out",
+             kLayers, integer(j, kLayers), letters, letters.size(),
+             types != nullptr ? kTypes : kPattern, kLayers);
   return letters;
 }
 
