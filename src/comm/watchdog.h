@@ -1,4 +1,4 @@
-// Watches ranks that are threads: a run without progress ends, with the reason.
+// Watches ranks that are threads. Ends a run that makes no progress and reports the reason.
 #pragma once
 
 #include <condition_variable>

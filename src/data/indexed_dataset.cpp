@@ -188,8 +188,8 @@ void IndexedDataset::check_sequences(int64_t begin, int64_t end) const {
     if (bad(i)) refuse(i);
 }
 
-// Each sequence begins where the previous one ends, the first at byte 0. An overflow shows as a
-// difference.
+// Checks that each sequence begins where the previous one ends, and the first one at byte 0. An
+// overflow also fails this check.
 void IndexedDataset::check_order(int64_t begin, int64_t end) const {
   const auto item = static_cast<uint64_t>(item_);
   const auto expected = [=, this](int64_t i) {

@@ -57,8 +57,8 @@ struct CacheUse {
   int64_t bytes = 0;  // of all blocks, on this rank
 };
 
-// Thrown by the constructor on all ranks if one of them has no memory for its part. The ranks may
-// then create another engine.
+// Thrown by the constructor on all ranks if one of them does not have enough memory for its part.
+// The ranks may then create another engine.
 class EngineRefused : public Error {
  public:
   using Error::Error;

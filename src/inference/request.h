@@ -59,8 +59,8 @@ struct Request {
   std::optional<EmbeddingForm> embedding = {};
   std::vector<MaskedToken> masked = {};
   std::vector<int32_t> token_types = {};  // of the prompt's tokens, for an encoder; empty: 0
-  // The adapter of the model that the whole request uses; null: none. Other ranks that divide the
-  // model have its other parts, under the same number.
+  // The adapter that the whole request uses; null: none. If ranks divide the model, each holds its
+  // part of the adapter under the same number.
   std::shared_ptr<const Adapter> adapter;
   // Requests the experts that each token was sent to (RequestUpdate::expert_choices).
   bool expert_choices = false;

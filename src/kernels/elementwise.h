@@ -17,7 +17,7 @@ struct CopyArgs {
   Tensor x, out;
 };
 
-// out = value everywhere; contiguous.
+// Sets every element of out to value; out is contiguous.
 struct FillArgs {
   Tensor out;
   double value = 0;

@@ -87,7 +87,7 @@ std::string allocated_layers(int64_t layers, double attention_ratio, double mlp_
            "layers: from 0 on, and 1 at most together",
            attention_ratio, mlp_ratio);
   const auto count = static_cast<double>(layers);
-  // To the nearest, halves to the even number, as Python does.
+  // Rounds to the nearest integer, ties to even, as Python's round() does.
   const double attention = std::nearbyint(count * attention_ratio),
                mlps = std::nearbyint(count * mlp_ratio);
   std::string letters(static_cast<size_t>(layers), kStateSpace);

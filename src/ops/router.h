@@ -11,7 +11,7 @@ namespace megatron::ops {
 Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   bool double_sums = false);
 
-// x times random factors (kernels::JitterArgs), x [T,H]; returns x itself for a width of 0.
+// Multiplies x [T,H] by random factors (kernels::JitterArgs). Returns x itself if the width is 0.
 Var jitter(Tape& tape, const Var& x, double width, const kernels::NoiseRows& rows);
 
 // Random numbers added to the logits, or replacing them if `replaces` (kernels::RandomLogitsArgs).

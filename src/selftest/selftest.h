@@ -1,4 +1,4 @@
-// Checks of this program on this machine that need no files: kernels, gradients, models, layouts.
+// Self-tests of kernels, gradients, models and layouts on this machine. They need no files.
 #pragma once
 
 #include <functional>

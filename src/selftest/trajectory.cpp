@@ -236,7 +236,7 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   }
 }
 
-// The metric is the mean over the layers that have one, which the file lists.
+// The metric is a mean over the layers that have it; the file lists these layers.
 void compare_aux_loss(Expected& expected, int64_t k, const training::StepReport& step,
                       Report& report) {
   if (!expected.contains("aux_loss")) return;

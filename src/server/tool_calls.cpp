@@ -140,7 +140,7 @@ Calls mistral_calls(std::string_view text) {
   return calls;
 }
 
-// Bytes at the end of `text` that may be the beginning of `word`.
+// Number of bytes at the end of `text` that may be the beginning of `word`.
 size_t may_begin(std::string_view text, std::string_view word) {
   for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n)
     if (text.ends_with(word.substr(0, n))) return n;

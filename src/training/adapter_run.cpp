@@ -190,8 +190,8 @@ std::string stored_base(const checkpoint::ModelDirectory& adapter) {
   return named != nullptr && named->is_string() ? named->as_string() : "";
 }
 
-// Checks that a resumed run has the base model that it had. Checkpoints of adapters without its
-// fingerprint have its path.
+// Checks that a resumed run has the same base model as before. Adapter checkpoints that do not
+// store the base model's fingerprint store its path.
 std::string fingerprint_of_base(const resume::StartingPoint& start) {
   const std::string& base = start.weights->base_path();
   std::string print = fingerprint_of_model(base);

@@ -11,8 +11,8 @@
 
 namespace megatron::training {
 
-// Input tokens [begin, begin + length) of a document; the next token is predicted from each, and
-// those from `counted` on (an index inside the window) count.
+// Input tokens [begin, begin + length) of a document. The next token is predicted from each. Only
+// predictions from index `counted` of the window onwards count.
 struct Window {
   int64_t document = 0, begin = 0, length = 0, counted = 0;
   bool operator==(const Window&) const = default;

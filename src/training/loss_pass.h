@@ -1,4 +1,4 @@
-// Losses of tokens, without gradients, through all pipeline stages.
+// Computes the losses of tokens through all pipeline stages, without gradients.
 #pragma once
 
 #include <functional>

@@ -39,9 +39,9 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Startin
   return directory_source(start.weights->path());
 }
 
-// Files that make a checkpoint open with the run's tokenizer, whichever flags selected it, and with
-// the chat template next to it (chat_template: a file in its place); generation settings come from
-// the model's directory, or else from the tokenizer's.
+// Files to save with a checkpoint so that it opens with the run's tokenizer and chat template,
+// whichever flags selected them. chat_template: file that replaces the template next to the
+// tokenizer. Generation settings come from the model's directory, or else from the tokenizer's.
 NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source,
                            const std::optional<std::string>& chat_template) {
   const std::string& tokenizer = vocabulary.directory.empty() ? source : vocabulary.directory;

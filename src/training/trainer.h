@@ -59,7 +59,7 @@ struct TrainHooks {
   // by `rates`, or measured before step 0.
   std::optional<double> peak;
   plan::RateKeeping rates = plan::user_rates(false);
-  std::FILE* lines = stdout;          // output of the lines of steps and evaluations
+  std::FILE* lines = stdout;          // where step and evaluation lines are printed
   SignalWatch* signals = nullptr;     // with --exit-signal-handler
   const FileSystem* files = nullptr;  // file system for checkpoints; null: the system's
 };

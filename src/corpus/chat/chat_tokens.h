@@ -92,8 +92,8 @@ std::vector<float> answer_mask(std::span<const tokenizers::Range> offsets,
                                std::span<const std::pair<int64_t, int64_t>> answers,
                                std::span<const float> weights = {});
 
-// Lengths to which texts of these lengths are cut so that they have at most `capacity` tokens
-// together: of two, one that is shorter than half of it stays whole.
+// Returns the lengths to which texts of these lengths must be truncated so that they have at most
+// `capacity` tokens in total. Of two texts, one shorter than half of `capacity` stays whole.
 std::vector<size_t> lengths_within(size_t capacity, std::vector<size_t> lengths);
 
 // Cuts to the first `length` tokens, or the last ones.

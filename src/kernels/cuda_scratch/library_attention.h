@@ -19,10 +19,10 @@ bool library_takes(const AttentionArgs& args);
 // runs.
 bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 
-// A call is made in parts of this many samples and key heads, which divide those of the call; a
-// part has all heads unless it is one sample. Backward stores two bytes per score or, in any order,
-// four per value of dq: parts are as large as `most` bytes allow, at least one key head. Results do
-// not depend on the parts.
+// A call is split into parts of this many samples and key heads, which divide those of the call. A
+// part has all heads unless it is one sample. Backward stores two bytes per score or, if sums may
+// be added in any order, four per value of dq. Parts are as large as `most` bytes allow, with at
+// least one key head. Results do not depend on the parts.
 struct LibraryAttentionPart {
   int64_t samples = 1, kv_heads = 1;
   int64_t workspace = 0;  // most bytes that a plan may use

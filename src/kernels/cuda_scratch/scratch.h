@@ -53,7 +53,8 @@ struct RouterBlocks {
   int64_t height, count;     // of a segment
 };
 
-// Each block's sums, [S, blocks, 2 E + 2] of the type of logits: of p, counts, squares and entropy.
+// Each block's sums of p, counts, squares and entropy: [S, blocks, 2 E + 2], in the type of the
+// logits.
 Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream);
 
 // K [T,E], then c [E] and r [T], f64.

@@ -13,9 +13,9 @@
 
 namespace megatron::models {
 
-// Form of the keys: that of transformers 5 (rope_parameters, dtype), or of earlier versions
-// (rope_theta, rope_scaling, torch_dtype). Both are read; a config is written in the form in which
-// it was read.
+// Which keys config.json uses: those of transformers 5 (rope_parameters, dtype) or of earlier
+// versions (rope_theta, rope_scaling, torch_dtype). Both are read, and a config is written with the
+// keys with which it was read.
 enum class ConfigForm { transformers_5, older };
 
 // True if a tensor of a published directory is a buffer that any family computes anyway, by its

@@ -22,7 +22,7 @@ namespace megatron::report {
 // CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected, with initial value and final exclusive or
 // of all ones).
 uint32_t crc32c(std::string_view bytes);
-// The CRC rotated right by 15 bits plus 0xa282ead8 (TFRecord).
+// TFRecord's masked CRC: the CRC rotated right by 15 bits, plus 0xa282ead8.
 uint32_t masked_crc32c(std::string_view bytes);
 
 // One event file. Calls throw Error if it cannot be written.

@@ -22,7 +22,7 @@ struct NumberSums {
   double da_log, ddt_bias, dd;
 };
 
-// Writes ddt and adds up the sums. Each lane of the warp that calls this has two adjacent tokens.
+// Writes ddt and adds up the sums. Each lane of the calling warp has two adjacent tokens.
 template <class T>
 __device__ NumberSums differentiate_steps(const ScanGradients<T>& work, const HeadsOfChunk& at,
                                           const ScanText& text, int head,
