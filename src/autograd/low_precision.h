@@ -102,8 +102,8 @@ struct LowPrecision {
   // of tensors.
   bool codes = false;
   // Operands, by Operand, of which other ranks hold parts. Scales that follow from a tensor's
-  // largest element are those of all parts: over these ranks, of_parts sets a tensor f32 0-d to its
-  // maximum. Null: one rank.
+  // largest element are those of all parts: over these ranks, of_parts sets each element of an f32
+  // tensor to its maximum. Null: one rank.
   std::array<bool, kOperands> divided = {};
   std::function<void(const Tensor& amax, Stream& stream)> of_parts = {};
   // delayed: f32 [3], by Operand: the scales of this step, and the largest elements found in it so

@@ -56,8 +56,8 @@ class DecodePasses {
   DecodePasses& operator=(const DecodePasses&) = delete;
 
   // Queues a pass over rows of one token each, without labels and with adapters that share passes,
-  // and the sampling that the rules
-  // allow (kernels::kSampleRules numbers per row). Collective over the tensor-parallel ranks.
+  // and the sampling that the rules allow (kernels::kSampleRules numbers per row). Collective over
+  // the tensor-parallel ranks.
   void run(const ForwardPassPlan& plan, std::span<const double> rules);
 
   // Results of the pass, valid until the next one: logits of each row [rows,V], and the tokens

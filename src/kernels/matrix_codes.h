@@ -45,8 +45,8 @@ struct EncodePartArgs {
   Tensor x, scales, codes;
 };
 
-// out = the number of each code divided by its multiplier, in f32 (f64), rounded to the type of out
-// [N]: bf16, f32 (f64). A code of NaN gives NaN. The others as in EncodePartArgs.
+// out = the number of each code times 1 / its multiplier, both rounded to f32 (f64), in the type of
+// out [N]: bf16, f32 (f64). A code of NaN gives NaN. The others as in EncodePartArgs.
 struct DecodePartArgs {
   LowFormat format = LowFormat::e4m3;
   MatrixPart part;

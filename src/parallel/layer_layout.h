@@ -14,9 +14,10 @@ namespace megatron::parallel {
 // Part of a model of `num_layers` consecutive layers that one chunk of a stage holds.
 struct ModelPart {
   int64_t first_layer = 0, layers = 0;
-  bool embedding = true, head = true;  // head: final norm, output layer and loss
-  // Where the depths of multi-token prediction are, if the model has any, and before them the final
-  // norm: with the head; in this part, which is an earlier one; or in a part before this one.
+  bool embedding = true, head = true;  // head: output layer and loss, and the norm before them
+  // Where the depths of multi-token prediction are, if the model has any. The final norm is then
+  // before them instead of in the head: with the head; in this part, which is an earlier one; or in
+  // a part before this one.
   enum class Predictions { with_head, here, earlier } predictions = Predictions::with_head;
   bool has_predictions() const {
     return predictions == Predictions::here || (predictions == Predictions::with_head && head);

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "comm/values.h"
 #include "kernels/table.h"
+#include "models/prediction_names.h"
 #include "report/log/machine.h"
 #include "tensor/finite.h"
 #include "training/adapter_run.h"
@@ -381,9 +382,12 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
 void RankRun::not_finite(const IterationReport& report,
                          std::span<const corpus::HostBatch> micro_batches) {
   const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
-  const std::string what =
+  std::string what =
       fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
                   unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
+  for (const auto& metric : report.metrics)
+    if (metric.name == models::kPredictionNorm)
+      what += fmt::format(", that of multi-token prediction {}", unsigned_nan(metric.value));
   std::string found;
   if (!not_finite_reported_) found = first_non_finite(model_.step, micro_batches, world_, runtime_);
   not_finite_reported_ = true;
