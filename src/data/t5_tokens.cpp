@@ -21,12 +21,15 @@ T5Tokens t5_tokens(const tokenizers::Tokenizer& tokenizer, int64_t start_token) 
   return t5_tokens(sample_tokens(tokenizer), tokenizer, start_token);
 }
 
+int64_t tokenizer_start(const BertTokens& roles) {
+  return roles.bos.value_or(roles.cls >= 0 ? roles.cls : roles.pad);
+}
+
 DecoderTokens decoder_tokens(const BertTokens& roles, int64_t start_token) {
   MG_CHECK(roles.pad >= 0,
            "T5's samples are padded, but the tokenizer has no pad_token: name it in "
            "tokenizer_config.json");
-  const int64_t first = roles.bos.value_or(roles.cls >= 0 ? roles.cls : roles.pad);
-  const DecoderTokens tokens{.begin = start_token >= 0 ? start_token : first,
+  const DecoderTokens tokens{.begin = start_token >= 0 ? start_token : tokenizer_start(roles),
                              .end = roles.eos.value_or(roles.sep),
                              .pad = roles.pad};
   MG_CHECK(tokens.end >= 0,

@@ -13,9 +13,10 @@ namespace megatron::data {
 struct DecoderTokens {
   int64_t begin = 0, end = 0, pad = 0;  // first token of a text; its last label; behind them
 };
-// begin: the model's start token, if it is not negative; else the tokenizer's beginning of
-// sequence, or [CLS], or padding. end: its end of sequence, or else [SEP]. Throws Error if there is
-// no padding or end.
+// The tokenizer's beginning of sequence, or else [CLS], or else padding; -1: it has none of them.
+int64_t tokenizer_start(const BertTokens& roles);
+// begin: the model's start token, if it is not negative; else the tokenizer's. end: its end of
+// sequence, or else [SEP]. Throws Error if there is no padding or end.
 DecoderTokens decoder_tokens(const BertTokens& roles, int64_t start_token = -1);
 
 struct T5Tokens {

@@ -68,10 +68,9 @@ class TwoTextsTask final : public training::Task {
              model->family());
     if (model->facts().start_token >= 0) return model;
     const tokenizers::Tokenizer* tokenizer = vocabulary.tokenizer.get();
-    return model->with(
-        {.start_token = tokenizer == nullptr
-                            ? 0
-                            : data::decoder_tokens(data::sample_tokens(*tokenizer)).begin});
+    const int64_t start =
+        tokenizer == nullptr ? 0 : data::tokenizer_start(data::sample_tokens(*tokenizer));
+    return start < 0 ? model : model->with({.start_token = start});
   }
   Corpus open(const ExampleFiles& files, const Model& model,
               const std::vector<int32_t>&) const override {
