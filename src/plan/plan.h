@@ -153,7 +153,7 @@ struct Plan {
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
-  GenerationMemory generation;     // zeros: the model has no cache
+  GenerationMemory generation;     // zeros: no cache, or not counted
   std::optional<int64_t> trained;  // number of them that --freeze leaves to train
   bool reference = false;          // a reference model with as many runs before each step
   std::vector<FlopCount> flops;    // formula "model" first

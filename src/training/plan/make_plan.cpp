@@ -62,8 +62,10 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
 }
 
 plan::GenerationMemory generation_memory(const models::Model& model, DType type) {
+  constexpr int64_t kMostLayers = 4096;  // more take seconds to build
   const models::ModelFacts& facts = model->facts();
   plan::GenerationMemory memory;
+  if (model->num_layers() > kMostLayers) return memory;
   if (facts.two_sided || facts.encoder_layers > 0 || model->score_labels() > 0) return memory;
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto layers = model.build(
