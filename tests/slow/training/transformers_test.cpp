@@ -90,9 +90,14 @@ std::map<std::string, Json> configs() {
 
 // Writes expected.json next to a model: tokens and our logits. Sequences are longer than the
 // windows and, if a family's angles depend on the length, than the original context.
-void write_expected(testing::RandomModel& m, const std::string& directory) {
+// model: m's own, or another one of its kind.
+void write_expected(testing::RandomModel& m, const models::Stage& model,
+                    const std::string& directory) {
   const testing::Tokens tokens = testing::random_tokens(40, m.model.model()->vocab_size(), 3);
-  const std::vector<float> logits = testing::whole_logits(m, tokens);
+  const nn::Batch batch = testing::whole_batch(m, {tokens});
+  Tape tape(m.runtime, Tape::Mode::infer);
+  const Bundle out = models::forward(model, tape, {}, batch, models::Phase::evaluate);
+  const std::vector<float> logits = to_floats(model.loss_logits(tape, out));
   Json expected(Json::Object{});
   expected.set("tokens", Json::Array(tokens.begin(), tokens.end()));
   expected.set("logits", Json::Array(logits.begin(), logits.end()));
@@ -107,7 +112,7 @@ void write_model(Json config, const std::string& directory) {
                    {.config = m.model.model()->config_json(DType::f32),
                     .model = checkpoint::held(models::tensors_of(m.model))},
                    m.runtime.stream());
-  write_expected(m, directory);
+  write_expected(m, m.model, directory);
 }
 
 // Quantizes a directory of the golden vectors.
@@ -118,11 +123,7 @@ void write_quantized(const std::string& family, const std::string& directory) {
   const checkpoint::ModelDirectory read(directory);
   testing::RandomModel m(models::model_from_config_json(read.config()), DType::f32);
   const auto loaded = load_model(read, m.model.model(), m.runtime, DType::f32, 0);
-  const auto from = loaded->parameters(), to = m.model.parameters();
-  for (size_t i = 0; i < to.size(); ++i)
-    copy_from(to[i]->parameter.value,
-              std::span<const double>(to_doubles(from[i]->parameter.value)));
-  write_expected(m, directory);
+  write_expected(m, *loaded, directory);
 }
 
 class Transformers : public ::testing::Test {
