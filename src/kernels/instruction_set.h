@@ -14,8 +14,8 @@ enum class InstructionSet {
   avx2,  // AVX2 and FMA, nothing newer: bits and speed of a processor without AVX-512 and AMX
 };
 
-// Throws Error if this processor lacks instructions that every kernel of the cpu device uses: AVX2
-// and FMA on x86-64.
+// Throws Error if this processor lacks instructions that every kernel of the cpu device uses: AVX2,
+// FMA and BMI2 on x86-64.
 void require_instructions();
 
 // Limits this process's kernels from now on; must not be called while kernels run. Throws Error for

@@ -17,9 +17,8 @@ void require_instructions() {
 #if defined(__x86_64__)
   MG_CHECK(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("bmi2"),
-           "this processor has no AVX2 and FMA, which the kernels for CPUs need; x86-64 processors "
-           "have them since 2013 to 2015, but a virtual machine may hide them: choose a newer "
-           "processor, or a CPU model of the virtual machine that shows them");
+           "this processor lacks AVX2, FMA or BMI2, which the kernels for CPUs need; use another "
+           "one, or if a virtual machine hides them, give it a CPU model that has them");
 #endif
 }
 
