@@ -103,6 +103,27 @@ def print_speeds(speeds):
             print(f"megatron {kind} is {medians['megatron ' + kind] / value:.2f} times {name}")
 
 
+def chosen_modes(a, known):
+    modes = a.modes.split(",")
+    if not set(modes) <= set(known):
+        sys.exit(f"--modes is {a.modes}; known: {', '.join(known)}")
+    return modes
+
+
+def take_turns(a, modes, run_megatron):
+    """Speeds by name. run_megatron(kind): those of megatron in the type of one or several modes."""
+    speeds = {}
+    for _ in range(a.rounds):
+        for mode in list(modes):
+            measured = pytorch(a, mode)
+            if not measured:
+                modes.remove(mode)
+            speeds.setdefault("PyTorch " + mode, []).extend(measured)
+        for kind in dict.fromkeys(mode.split("-")[0] for mode in modes):
+            speeds.setdefault("megatron " + kind, []).extend(run_megatron(kind))
+    return speeds
+
+
 def compare(a, known, pytorch_steps, megatron_flags):
     """known: PyTorch's modes. pytorch_steps(a, mode) calls time_steps()."""
     if importlib.util.find_spec("torch") is None:
@@ -111,18 +132,7 @@ def compare(a, known, pytorch_steps, megatron_flags):
     if a.only:
         pytorch_steps(a, a.only)
         return
-    modes = a.modes.split(",")
-    if not set(modes) <= set(known):
-        sys.exit(f"--modes is {a.modes}; known: {', '.join(known)}")
-    speeds = {}
-    for _ in range(a.rounds):
-        for mode in list(modes):
-            measured = pytorch(a, mode)
-            if not measured:
-                modes.remove(mode)
-            speeds.setdefault("PyTorch " + mode, []).extend(measured)
-        for kind in sorted({mode.split("-")[0] for mode in modes}):
-            speeds.setdefault("megatron " + kind, []).extend(megatron(a, kind == "bf16", megatron_flags))
+    speeds = take_turns(a, chosen_modes(a, known), lambda kind: megatron(a, kind == "bf16", megatron_flags))
     import torch
 
     threads = a.threads or torch.get_num_threads()

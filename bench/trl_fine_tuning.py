@@ -173,24 +173,14 @@ def main():
     if a.only:
         time_trl(a, a.only)
         return
-    modes = a.modes.split(",")
-    if not set(modes) <= set(MODES):
-        sys.exit(f"--modes is {a.modes}; known: {', '.join(MODES)}")
+    modes = pytorch_turns.chosen_modes(a, MODES)
     with tempfile.TemporaryDirectory() as temporary:
         if a.folder is None:
             a.folder = temporary
             sys.argv += ["--folder", temporary]  # for the processes of TRL
         write_model(a)
         write_data(a)
-        speeds = {}
-        for _ in range(a.rounds):
-            for mode in list(modes):
-                measured = pytorch_turns.pytorch(a, mode)
-                if not measured:
-                    modes.remove(mode)
-                speeds.setdefault("PyTorch " + mode, []).extend(measured)
-            for mode in dict.fromkeys(mode.split("-")[0] for mode in modes):
-                speeds.setdefault("megatron " + mode, []).extend(megatron(a, mode))
+        speeds = pytorch_turns.take_turns(a, modes, lambda mode: megatron(a, mode))
     import peft
     import trl
 

@@ -11,6 +11,9 @@ namespace {
 
 constexpr int64_t kMinBlocks = 8;  // per table; a few unused ones cost nothing
 constexpr size_t kMaxForms = 64;
+// Eager passes before one with adapters is captured: which rows have which adapter changes with
+// each request that begins or ends.
+constexpr int kEagerWithAdapters = 4;
 
 // Returns the largest powers of two below `most`, and `most`.
 std::vector<int64_t> row_counts_up_to(int64_t most, int64_t number) {
@@ -142,17 +145,30 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   if (form == nullptr) {
     logits_ = compute(shape, plan);
     if (!records) return;
-    if (forms_.size() == kMaxForms) forms_.pop_back();
-    forms_.push_front({.shape = shape, .work = {}, .logits = {}});
+    make_room();
+    forms_.push_front({.shape = shape, .work = {}, .logits = {}, .eager = 1});
     return;
   }
   if (form->work && form->work->memory_is_free()) return launch(*form);
+  if (form->eager < (shape.adapters.empty() ? 1 : kEagerWithAdapters)) {
+    ++form->eager;
+    logits_ = compute(shape, plan);
+    return;
+  }
   form->work.reset();
   PartRecording recording(runtime_);
   form->logits = compute(shape, plan).unowned();
   form->work = recording.finish();
   ++recorded_;
   launch(*form);
+}
+
+// Removes the form that was used the longest ago, one with adapters if there is any.
+void DecodePasses::make_room() {
+  if (forms_.size() < kMaxForms) return;
+  const auto oldest = std::find_if(forms_.rbegin(), forms_.rend(),
+                                   [](const Form& form) { return !form.shape.adapters.empty(); });
+  forms_.erase(oldest == forms_.rend() ? std::prev(forms_.end()) : std::prev(oldest.base()));
 }
 
 DecodePassCounts DecodePasses::counts() const {

@@ -38,8 +38,8 @@ struct DecodePassCounts {
 // stored and not sampled. What differs from pass to pass is first copied to fixed addresses:
 // tokens, positions, block tables, sampling rules. A pass of one shape, one class of rotary angles
 // and the same adapter in each row therefore does the same work on the same memory every time: it
-// runs eagerly once, then it is captured, and from then on replayed. Its bits are the same in all
-// three cases.
+// runs eagerly once (with adapters a few times), then it is captured, and from then on replayed.
+// Its bits are the same in all three cases.
 //
 // Passes use separate memory (device/own_arenas.h) that all graphs share, since only one pass runs
 // at a time.
@@ -82,9 +82,11 @@ class DecodePasses {
     Shape shape;
     std::optional<RecordedPart> work;
     Tensor logits;  // of this form
+    int eager = 0;  // passes that ran so
   };
   Shape shape_of(const ForwardPassPlan& plan) const;
   void fill(const ForwardPassPlan& plan, const Shape& shape);
+  void make_room();
   Tensor compute(const Shape& shape, const ForwardPassPlan& plan);
   bool recordable(const Shape& shape) const;
   Form* form_of(const Shape& shape);

@@ -1,17 +1,10 @@
 #include "kernels/expert_rows.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
-
-int64_t capacity_rows(int64_t tokens, int64_t choices, int64_t experts, double factor) {
-  const double even = static_cast<double>(tokens * choices) / static_cast<double>(experts),
-               most = static_cast<double>(std::max<int64_t>(tokens, 1));
-  return static_cast<int64_t>(std::clamp(std::ceil(even * factor), 1.0, most));
-}
 
 void check(const ExpertRowsArgs& args) {
   const Rules rules("expert_rows", args);

@@ -12,11 +12,16 @@ enum class KeptRows { first, largest };
 // `factor` times an even load of E experts for `tokens` tokens of k choices, rounded up: the rows
 // that an expert has room for. At least 1, and at most one for each token, since none chooses an
 // expert twice.
-int64_t capacity_rows(int64_t tokens, int64_t choices, int64_t experts, double factor);
+constexpr int64_t capacity_rows(int64_t tokens, int64_t choices, int64_t experts, double factor) {
+  const double rows = static_cast<double>(tokens * choices) / static_cast<double>(experts) * factor;
+  const int64_t most = tokens > 1 ? tokens : 1;
+  if (rows >= static_cast<double>(most)) return most;
+  const auto whole = static_cast<int64_t>(rows);
+  return whole < 1 || static_cast<double>(whole) < rows ? whole + 1 : whole;
+}
 
 // Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); other choices
-// (-1,
-// experts of other ranks) have no row. Rows are in ascending order of experts, then of slots.
+// (-1, experts of other ranks) have no row. Rows are in ascending order of experts, then of slots.
 // The rows of expert first + g are [offsets[g], offsets[g+1]). slots[r] is the slot of row r, or -1
 // for an empty row; rows[t,j] is the row of a slot, or -1 if it has none. R is at least the number
 // of rows; those from offsets[G] on are empty.

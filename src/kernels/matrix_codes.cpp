@@ -13,8 +13,11 @@ void check_part(const Rules& rules, const MatrixPart& part, const Tensor& values
   rules.require(part.begin >= 0 && part.columns > 0 && part.edge >= 0, "a part of a matrix");
   rules.require(blocks.defined() && blocks.is_contiguous() && blocks.dtype() == DType::f32,
                 "numbers of blocks f32");
-  const int64_t n = values.elements();
-  rules.require(n == 0 || part.block(n - 1) < blocks.elements(), "a number for each block");
+  const int64_t n = values.elements(), last_row = (part.begin + n - 1) / part.columns;
+  const int64_t ends =
+      part.edge == 0 ? 1
+                     : (last_row / part.edge + 1) * ((part.columns + part.edge - 1) / part.edge);
+  rules.require(n == 0 || ends <= blocks.elements(), "a number for each block");
 }
 
 void check_codes(const Rules& rules, LowFormat format, const Tensor& codes, const Tensor& values) {

@@ -74,7 +74,7 @@ std::string page(const Plan& plan, const PageStyle& style) {
   std::string text = fmt::format("{}\n{}\nStep: {}\n", plan.model, layout(plan), batch(plan));
   if (!plan.low_precision.empty())
     text += fmt::format("quantized operands: {}\n", plan.low_precision);
-  text += generation_line(plan.generation);
+  if (plan.generation) text += generation_line(*plan.generation);
   for (const std::string& section :
        {derived_section(plan), parameter_section(plan), memory_section(plan, style),
         experts_section(plan), flops_section(plan), traffic_section(plan), context_section(plan),

@@ -153,12 +153,12 @@ struct Plan {
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
-  GenerationMemory generation;     // zeros: no cache, or not counted
-  std::optional<int64_t> trained;  // number of them that --freeze leaves to train
-  bool reference = false;          // a reference model with as many runs before each step
-  std::vector<FlopCount> flops;    // formula "model" first
-  MemoryUse memory;                // memory of rank 0
-  std::vector<MemoryUse> stages;   // of one rank of each pipeline stage
+  std::optional<GenerationMemory> generation;  // none: it generates no text, or was not counted
+  std::optional<int64_t> trained;              // number of them that --freeze leaves to train
+  bool reference = false;         // a reference model with as many runs before each step
+  std::vector<FlopCount> flops;   // formula "model" first
+  MemoryUse memory;               // memory of rank 0
+  std::vector<MemoryUse> stages;  // of one rank of each pipeline stage
   // `stages` at the worst load of experts, if the other figures have a different load; otherwise
   // empty.
   std::vector<MemoryUse> worst_stages;

@@ -197,38 +197,42 @@ Json time(const Plan& plan) {
                       {"assumed", assumed(plan)}};
 }
 
+Json generation(const Plan& plan) {
+  if (!plan.generation) return {};
+  return Json::Object{{"token_bytes", plan.generation->token_bytes},
+                      {"sequence_bytes", plan.generation->sequence_bytes}};
+}
+
 }  // namespace
 
 Json to_json(const Plan& plan) {
   Json flops = Json::Object();
   for (const FlopCount& f : plan.flops) flops.set(f.formula, whole(f.flops));
-  return Json::Object{
-      {"version", 3},
-      {"model", plan.model},
-      {"device", plan.device},
-      {"precision", name(plan.type)},
-      {"low_precision", plan.low_precision},
-      {"ranks", plan.ranks},
-      {"ranks_here", plan.ranks_here},
-      {"threads", plan.threads},
-      {"batch", Json::Object{{"sequences", plan.sequences},
-                             {"length", plan.length},
-                             {"encoder_length", plan.encoder_length},
-                             {"tokens", plan.tokens()},
-                             {"micro_batches", plan.micro_batches},
-                             {"micro_batch_size", plan.micro_batch_size}}},
-      {"iterations", plan.iterations},
-      {"generation", Json::Object{{"token_bytes", plan.generation.token_bytes},
-                                  {"sequence_bytes", plan.generation.sequence_bytes}}},
-      {"parameters", parameters(plan)},
-      {"memory", memory(plan)},
-      {"experts", experts(plan)},
-      {"flops", std::move(flops)},
-      {"traffic", traffic(plan)},
-      {"context_exchanges", context_exchanges(plan)},
-      {"kernels", kernels(plan)},
-      {"time", time(plan)},
-      {"derived", derived(plan)}};
+  return Json::Object{{"version", 3},
+                      {"model", plan.model},
+                      {"device", plan.device},
+                      {"precision", name(plan.type)},
+                      {"low_precision", plan.low_precision},
+                      {"ranks", plan.ranks},
+                      {"ranks_here", plan.ranks_here},
+                      {"threads", plan.threads},
+                      {"batch", Json::Object{{"sequences", plan.sequences},
+                                             {"length", plan.length},
+                                             {"encoder_length", plan.encoder_length},
+                                             {"tokens", plan.tokens()},
+                                             {"micro_batches", plan.micro_batches},
+                                             {"micro_batch_size", plan.micro_batch_size}}},
+                      {"iterations", plan.iterations},
+                      {"generation", generation(plan)},
+                      {"parameters", parameters(plan)},
+                      {"memory", memory(plan)},
+                      {"experts", experts(plan)},
+                      {"flops", std::move(flops)},
+                      {"traffic", traffic(plan)},
+                      {"context_exchanges", context_exchanges(plan)},
+                      {"kernels", kernels(plan)},
+                      {"time", time(plan)},
+                      {"derived", derived(plan)}};
 }
 
 }  // namespace megatron::plan

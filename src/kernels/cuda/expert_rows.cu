@@ -70,10 +70,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t t = threadIdx.x; t < tokens; t += kThreads)
     own += chosen[segment * blocks.of_segment + t * choices] >= 0 ? 1 : 0;
   const int64_t real = block_sum(own, partial);
-  const double even = static_cast<double>(real * choices) / static_cast<double>(all_experts),
-               most = static_cast<double>(max(real, int64_t{1}));
   if (threadIdx.x == 0)
-    limits[segment] = static_cast<int32_t>(min(max(ceil(even * factor), 1.0), most));
+    limits[segment] = static_cast<int32_t>(capacity_rows(real, choices, all_experts, factor));
 }
 
 __global__ void __launch_bounds__(kThreads) count_slots(SlotSort sort) {

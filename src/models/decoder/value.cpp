@@ -52,7 +52,8 @@ void check_prediction(const DecoderValue& model) {
            "--mtp-num-layers is {}; it must lie in [0, {}]", p.depths, kMaxDepths);
   if (p.depths == 0) return;
   check_layer(model, p.layer);
-  check_number(p.loss_scale, p.loss_scale >= 0, "mtp-loss-scaling-factor", "0 or more");
+  check_number(p.loss_scale, p.loss_scale > 0, "mtp-loss-scaling-factor",
+               "above 0 (--mtp-num-layers 0: no depths)");
   MG_CHECK(!model.learned_positions,
            "--mtp-num-layers {} needs --position-embedding-type rope, yarn or none: learned "
            "positions are added to embeddings, which each depth reads at other places",

@@ -61,12 +61,12 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
   return gpu;
 }
 
-plan::GenerationMemory generation_memory(const models::Model& model, DType type) {
+std::optional<plan::GenerationMemory> generation_memory(const models::Model& model, DType type) {
   constexpr int64_t kMostLayers = 4096;  // more take seconds to build
   const models::ModelFacts& facts = model->facts();
+  if (facts.two_sided || facts.encoder_layers > 0 || model->score_labels() > 0) return {};
+  if (model->num_layers() > kMostLayers) return {};
   plan::GenerationMemory memory;
-  if (model->num_layers() > kMostLayers) return memory;
-  if (facts.two_sided || facts.encoder_layers > 0 || model->score_labels() > 0) return memory;
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto layers = model.build(
       shapes_only, type, 0, {.layers = model->num_layers(), .embedding = false, .head = false}, {});

@@ -94,6 +94,9 @@ std::string gather_text(const LowPrecisionLayers& low, const settings::TrainSett
   const std::string_view type = name(run.precision.type());
   if (run.parallel.sharding() == parallel::Sharding::none)
     return "; no weights are gathered (--fp8-param-gather needs --use-distributed-optimizer)";
+  if (run.runtime.rank_count() * run.parallel.context_parallel ==
+      run.parallel.model_ranks() * run.parallel.optimizer_instances)
+    return "; no weights are gathered, since one rank has all of them (--fp8-param-gather)";
   if (!low.may_use(delayed) && !low.may_use(tensorwise) && !low.may_use(blockwise))
     return fmt::format(
         "; weights are gathered in {}, since the codes of mxfp8 and fp4 differ by "

@@ -313,14 +313,14 @@ TEST_F(DecodeGraphs, HaveTheAdaptersOfTheirRows) {
     for (uint64_t i = 0; i < adapters.size(); ++i)
       engine.submit({.number = i,
                      .prompt = {1, 2, 3},
-                     .max_tokens = 6,
+                     .max_tokens = 9,
                      .sampling = {.temperature = 0},
                      .logprobs = 1,
                      .adapter = adapters[i]});
     all.finish(engine);
     return all.outcome(engine);
   };
-  // Three rows and one of padding: an eager pass, and four launches of one graph.
+  // Three rows and one of padding: four eager passes, and four launches of one graph.
   const auto recorded = [&](const Adapters& adapters) {
     const Outcome graphs = run(adapters, 16);
     EXPECT_EQ(graphs.statistics.graphs_recorded, 1);
