@@ -89,12 +89,9 @@ std::string folder_around(const std::string& path) {
 
 std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
   std::vector<int64_t> saved = folder.iterations();
-  std::optional<int64_t> tracked;
-  try {
-    tracked = folder.tracked();
-  } catch (const Error& error) {
-    log::warning("{}: using the newest checkpoint", error.what());
-  }
+  std::string invalid;
+  const std::optional<int64_t> tracked = folder.tracked_if_valid(&invalid);
+  if (!invalid.empty()) log::warning("{}: using the newest checkpoint", invalid);
   if (tracked) {
     check_tracked(folder, saved, *tracked);
     std::erase_if(saved, [&](int64_t step) { return step > *tracked; });

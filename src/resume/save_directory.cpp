@@ -98,6 +98,17 @@ std::optional<int64_t> SaveDirectory::tracked() const {
   return iteration;
 }
 
+// Both branches return: a variable that was assigned in the try block was found uninitialised after
+// the throw (GCC 12, by valgrind).
+std::optional<int64_t> SaveDirectory::tracked_if_valid(std::string* why) const {
+  try {
+    return tracked();
+  } catch (const Error& error) {
+    if (why != nullptr) *why = error.what();
+    return std::nullopt;
+  }
+}
+
 void SaveDirectory::create() const {
   std::error_code error;
   fs::create_directories(path_, error);

@@ -129,10 +129,7 @@ std::string model_content(const std::string& directory) {
 // Step of the checkpoint that a run resumes from, or that is read as a model.
 int64_t chosen_step(const resume::SaveDirectory& folder, const std::vector<int64_t>& steps,
                     std::optional<int64_t> step) {
-  if (!step) try {
-      step = folder.tracked();
-    } catch (const Error&) {  // the tracker names no step: uses the newest
-    }
+  if (!step) step = folder.tracked_if_valid(nullptr);  // none: the newest
   const auto behind = std::ranges::upper_bound(steps, step.value_or(steps.back()));
   return behind == steps.begin() ? steps.front() : *(behind - 1);
 }

@@ -109,6 +109,7 @@ TEST_F(Inspect, TellsTheCheckpointThatARunGoesOnFrom) {
             first);
   write_file(place_ / tracker, "nonsense");
   EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {"nonsense"})), first);
+  EXPECT_EQ(place_.run({"inspect", "run"}).err.find("names step"), std::string::npos);
   write_file(place_ / tracker, "1");
   EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {})), first);
   fs::remove(place_ / tracker);
