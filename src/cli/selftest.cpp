@@ -54,9 +54,10 @@ int selftest(const Arguments& arguments) {
   fields.add_switch(
       "real", &options.real, true,
       "with --device cuda: check kernels at the sizes of real models, compared with the CPU's");
-  fields.add("part", &part,
-             "I/N: run only every Nth row of the matrix, starting with row I, counted from 0; "
-             "\"0/4\" to \"3/4\" together are all rows");
+  fields.add(
+      "part", &part,
+      "I/N: run only part I of the matrix, counted from 0, of N parts with about as many rows "
+      "each; \"0/4\" to \"3/4\" together are all rows");
   fields.add("filter", &options.filter,
              "run only checks with this text in their names; =NAME: only that check");
   fields.add_switch("list", &options.list, true,

@@ -42,7 +42,7 @@ void add_fields(Fields& f, ChatOptions& o) {
 
 Json::Array read_list(const std::string& path, const char* flag) {
   Json json = Json::read(path);
-  MG_CHECK(json.is_array(), "--{} {}: not a JSON list", flag, path);
+  MG_CHECK(json.is_array(), "--{} {}: the file does not hold a JSON list", flag, path);
   return std::move(json.as_array());
 }
 

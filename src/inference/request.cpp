@@ -94,8 +94,8 @@ void Request::check_beams(OptionName name) const {
   MG_CHECK(max_tokens > 0, "{} is 0, but beam search needs at least one token", name("max_tokens"));
   const auto exclude = [&](bool given, std::string_view option) {
     MG_CHECK(!given,
-             "{} and {} exclude each other: beam search finds the most likely texts, and samples "
-             "none; drop one of them",
+             "{} and {} exclude each other: beam search finds the most likely texts and does not "
+             "sample; drop one of them",
              name("num_beams"), name(option));
   };
   exclude(sampling.temperature != 0 && sampling.temperature != 1, "temperature");

@@ -68,8 +68,8 @@ std::string hybrid_letters(std::string_view pattern) {
            "M-M*-",
            pattern.substr(0, 64), letters.size(), kMostLetters);
   MG_CHECK(letters.find('+') == letters.npos || letters.find('*') == letters.npos,
-           "--hybrid-layer-pattern '{}' has attention (*) and multi-latent attention (+); a model "
-           "has one of them",
+           "--hybrid-layer-pattern '{}' has both attention (*) and multi-latent attention (+); "
+           "use only one of them",
            pattern);
   return letters;
 }

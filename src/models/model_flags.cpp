@@ -208,8 +208,8 @@ void ModelFlags::hybrid_fields(Fields& f) {
     return hybrid_layer_pattern ? "--hybrid-layer-pattern has a letter for each layer" : "";
   };
   f.add("hybrid-attention-ratio", &hybrid_attention_ratio,
-        "share of the --num-layers layers that are attention, in place of a pattern; the others "
-        "are state spaces, and MLPs by --hybrid-mlp-ratio")
+        "fraction of the --num-layers layers that are attention, instead of a pattern; "
+        "--hybrid-mlp-ratio is the fraction of MLPs, and the rest are state spaces")
       .of(patterned);
   f.add("hybrid-mlp-ratio", &hybrid_mlp_ratio,
         "share of the --num-layers layers that are MLPs, in place of a pattern")
@@ -315,8 +315,8 @@ void ModelFlags::prediction_fields(Fields& f) {
   const auto none = [this] { return mtp_num_layers == 0 ? "--mtp-num-layers is 0" : ""; };
   f.add("mtp-num-layers", &mtp_num_layers,
         "multi-token prediction: number of layers after the last one, each of which is trained to "
-        "predict one token further ahead (DeepSeek-V3); default: as many as the model's directory "
-        "has (num_nextn_predict_layers), otherwise 0")
+        "predict one token further ahead (DeepSeek-V3); default: the number in the model's "
+        "directory (num_nextn_predict_layers), otherwise 0")
       .with_any_model()
       .within(0, 16);
   f.add("mtp-loss-scaling-factor", &mtp_loss_scaling_factor,

@@ -151,6 +151,7 @@ Json rate_key(const std::string& what, Device device, int threads, const std::st
 Rate kept_rate(const RateKeeping& keeping, const Json& key, const std::function<Rate()>& measure) {
   if (!keeping.renew && !keeping.folder.empty())
     if (auto rate = read_rate(path_of(keeping, key), key)) return *rate;
+  if (!keeping.measure && !keeping.renew) return {};
   Rate rate = measure();
   rate.not_kept = keep(keeping, key, rate);
   return rate;

@@ -28,7 +28,8 @@ struct Rate {
 struct RateKeeping {
   // Directory of the files, created on first write. Empty: nothing is read or kept.
   std::string folder;
-  bool renew = false;  // measure even if rates are stored
+  bool renew = false;   // measure even if rates are stored
+  bool measure = true;  // if false, a rate that is not stored is 0
   // Text of not_kept if there is no folder.
   std::string no_folder = "no folder was given for it";
 };

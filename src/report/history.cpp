@@ -504,7 +504,7 @@ std::vector<RunHistory> read_histories(const std::vector<std::string>& runs) {
     std::error_code error;
     const std::string place = fs::weakly_canonical(file_of(run), error).string();
     MG_CHECK(std::find(places.begin(), places.end(), place) == places.end(),
-             "the run '{}' is given twice", run);
+             "the run '{}' is given twice; name it once", run);
     places.push_back(place);
     histories.push_back(read_history(run, rows));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/tolerances.h"
@@ -279,6 +280,18 @@ LayoutMatrix::LayoutMatrix(int strength)
   }
   rows_.push_back(uneven_buckets());
   rows_.back().number = static_cast<int>(rows_.size()) - 1;
+}
+
+std::vector<const MatrixRow*> LayoutMatrix::part(int number, int parts) const {
+  std::vector<const MatrixRow*> sorted;
+  for (const MatrixRow& row : rows_) sorted.push_back(&row);
+  std::ranges::stable_sort(sorted, {}, [](const MatrixRow* row) {
+    return std::tuple(row->model, row->task, row->drops_tokens, row->packed);
+  });
+  const auto begin_of = [&](int part) {
+    return sorted.begin() + static_cast<ptrdiff_t>(sorted.size()) * part / parts;
+  };
+  return {begin_of(number), begin_of(number + 1)};
 }
 
 bool LayoutMatrix::may_reward(const Row& row) { return layout_settings(row, kLimits).model != kT5; }

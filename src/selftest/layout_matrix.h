@@ -50,6 +50,9 @@ class LayoutMatrix {
   explicit LayoutMatrix(int strength);
 
   const std::vector<MatrixRow>& rows() const { return rows_; }
+  // The share of the rows with this number from 0, of `parts` of nearly equal size. Rows that are
+  // compared with the same run on one rank are mostly in the same part, so that it runs once.
+  std::vector<const MatrixRow*> part(int number, int parts) const;
   const Covering& covering() const { return covering_; }
   // Impossible pairs of values with their reasons, one per line.
   std::vector<std::string> excluded() const;

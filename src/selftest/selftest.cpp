@@ -198,14 +198,13 @@ Summary run_matrix(const SelftestOptions& options, const Fault* fault,
   print_excluded(matrix.excluded(), print);
   MatrixRun matrix_run(environment, precisions_of(options), options.device);
   Summary summary;
-  for (const MatrixRow& row : matrix.rows()) {
-    if (row.number % options.parts != options.part || (fault != nullptr && !comes_to(*fault, row)))
-      continue;
-    const std::string name = fmt::format("row {}: {}", row.number, row.str());
-    if (!selected(options, name)) continue;
+  for (const MatrixRow* row : matrix.part(options.part, options.parts)) {
+    const std::string name = fmt::format("row {}: {}", row->number, row->str());
+    if (!selected(options, name) || (fault != nullptr && !comes_to(*fault, *row))) continue;
     const auto begin = std::chrono::steady_clock::now();
-    const Report report = run_check(
-        {name, [&](const Environment&, Report& into) { into = matrix_run.run(row); }}, environment);
+    const Report report =
+        run_check({name, [&](const Environment&, Report& into) { into = matrix_run.run(*row); }},
+                  environment);
     (report.passed() ? summary.passed : summary.failed).push_back(name);
     print_row(name, report, seconds_since(begin), print);
     if (fault != nullptr && !report.passed()) break;
@@ -236,9 +235,9 @@ Summary run_checks(const SelftestOptions& options, const Environment& environmen
 void print_names(const SelftestOptions& options, const Print& print) {
   if (options.layouts > 0) {
     const LayoutMatrix matrix(options.layouts);
-    for (const MatrixRow& row : matrix.rows()) {
-      const std::string name = fmt::format("row {}: {}", row.number, row.str());
-      if (row.number % options.parts == options.part && selected(options, name)) print(name + "\n");
+    for (const MatrixRow* row : matrix.part(options.part, options.parts)) {
+      const std::string name = fmt::format("row {}: {}", row->number, row->str());
+      if (selected(options, name)) print(name + "\n");
     }
     return;
   }
@@ -260,7 +259,7 @@ Summary run(const SelftestOptions& options, const Print& print) {
   const bool cuda = options.device == DeviceKind::cuda;
   MG_CHECK(fault == nullptr || !cuda, "faults can only be injected on the CPU: use --device cpu");
   MG_CHECK(!options.real || (cuda && !matrix),
-           "--real compares CUDA's kernels with the CPU's: give --device cuda, and not --layouts");
+           "--real compares CUDA kernels with CPU kernels: give --device cuda, not --layouts");
   if (options.list) {
     print_names(options, print);
     return {};

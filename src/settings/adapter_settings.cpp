@@ -104,9 +104,9 @@ void AdapterSettings::fields(Fields& f) {
         "names (a regular expression of Python), or all-linear: every linear module, experts' too, "
         "but the output head; default all-linear");
   f.add("lora-target-parameters", &target_parameters,
-        "parameters of all experts of a layer with an adapter for each expert, by their names or "
-        "ends (experts.gate_up_proj experts.down_proj), beside --lora-target; for models whose "
-        "experts are no modules (gpt-oss, Llama 4)");
+        "expert parameters that get one adapter per expert, by name or end of "
+        "name (experts.gate_up_proj experts.down_proj), beside --lora-target; for models whose "
+        "experts are not modules (gpt-oss, Llama 4)");
   f.add("lora-exclude", &excluded,
         "modules without an adapter among those of --lora-target: names or one pattern");
   f.add("lora-layers", &layers,
@@ -168,7 +168,7 @@ models::LoraConfig AdapterSettings::from_flags() const {
   const auto all = std::ranges::find(targets, kAllLinearModules);
   config.all_linear = targets.empty() || all != targets.end();
   MG_CHECK(all == targets.end() || targets.size() == 1,
-           "--lora-target has all-linear and other values; all-linear stands alone");
+           "--lora-target has all-linear and other values; give all-linear alone, or leave it out");
   if (!config.all_linear) config.targets = modules_of("lora-target", targets);
   check_not_empty("lora-target-parameters", target_parameters);
   config.target_parameters = target_parameters;

@@ -74,9 +74,9 @@ void DataSettings::fields(Fields& f) {
         "of a text), question-answering (an encoder's answer, a part of a text) or seq2seq (a text "
         "that an encoder-decoder writes for another)");
   f.add("mask-prob", &mask_prob, "share of the tokens that --task mlm and span-corruption mask");
-  f.add(
-      "short-seq-prob", &short_seq_prob,
-      "share of the samples of --task mlm and span-corruption that are shorter than --seq-length");
+  f.add("short-seq-prob", &short_seq_prob,
+        "fraction of the samples of --task mlm and span-corruption that are "
+        "shorter than --seq-length");
   f.add_switch(
       "megatron-data-order", &megatron_data_order, true,
       "samples of --task mlm and span-corruption exactly as Megatron-LM draws them, slips included "

@@ -46,7 +46,7 @@ void ParallelSizes::size_fields(Fields& f, Of command) {
           "--tensor-model-parallel-size")
         .within(1, most);
   f.add("pipeline-model-parallel-size", &pipeline_parallel,
-        "pipeline-parallel size: stages, one rank each, that the layers are split over")
+        "pipeline-parallel size: number of stages, one rank each, over which the layers are split")
       .within(1, most);
 }
 

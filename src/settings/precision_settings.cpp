@@ -149,7 +149,8 @@ void PrecisionSettings::fields(Fields& f) {
   f.add("loss-scale-window", &loss_scaling.window,
         "consecutive steps without overflow after which the dynamic loss scale doubles");
   f.add("hysteresis", &loss_scaling.hysteresis,
-        "halve the dynamic loss scale from this many overflows on; the count is reset when the "
+        "halve the dynamic loss scale at this many overflows and at each later one; the "
+        "count is reset when the "
         "scale doubles");
   f.add_switch("no-check-for-nan-in-loss-and-grad", &check_for_nan_in_loss_and_grad, false,
                "update the weights even if the loss or a gradient is NaN or infinite");

@@ -192,8 +192,8 @@ void PreferenceSettings::fields(Fields& f) {
                           {"forward_kl", Divergence::forward_kl},
                           {"js_divergence", Divergence::js},
                           {"alpha_divergence", Divergence::alpha}},
-                         "f-DPO: divergence from the reference model whose derivative takes the "
-                         "place of log-ratios, in losses of their differences")
+                         "f-DPO: divergence from the reference model; its derivative replaces the "
+                         "log-ratios in losses of their differences")
       .of(read_if([](const Row& row) { return row.divergence; }));
   f.add("f-alpha-divergence-coef", &alpha_divergence,
         "alpha of --f-divergence-type "

@@ -28,7 +28,7 @@ void RunSettings::fields(Fields& f) {
       .of(evaluated);
   f.add("eval-micro-batch-size", &eval_micro_batch_size,
         "micro-batch size for evaluation; default --micro-batch-size; does not change the loss "
-        "(but for scales of --fp8-recipe tensorwise and --fp4-format)")
+        "(except through the scales of --fp8-recipe tensorwise and --fp4-format)")
       .of(evaluated);
   f.add("start-eval-at-iter", &start_eval_at_iter,
         "no evaluation before this step; default: from the first --eval-interval on");

@@ -28,7 +28,7 @@ void RuntimeSettings::fields(Fields& f) {
                "run (cuDNN's attention backward, split-K GEMMs)");
   f.add("attention-workspace-mib", &attention_workspace_mib,
         fmt::format("on a GPU, scratch memory in MiB for cuDNN's attention backward in bf16 and "
-                    "fp16, which is divided into as few parts as this memory allows, with the same "
+                    "fp16; it is split into as few parts as this memory allows, with the same "
                     "results; default {} if the run then fits on the GPU, else {}",
                     kLargeAttentionMib, kAttentionMib));
   f.add(

@@ -7,6 +7,7 @@
 #include "data/blended_dataset.h"
 #include "device/cuda_library.h"
 #include "kernels/table.h"
+#include "plan/figures.h"
 #include "plan/kept_rates.h"
 #include "plan/page.h"
 #include "training/rank_run.h"
@@ -57,6 +58,15 @@ void announce_data(const RunPlan& plan) {
   }
 }
 
+// FLOPs of the steps that the run has still to do.
+double remaining_work(const RunPlan& plan) {
+  const auto steps = static_cast<double>(*plan.settings.batch.train_iters - plan.first_iteration());
+  return steps * plan.expected.flops.front().flops;
+}
+
+// Work below which the GEMM peak is not measured, about that of the measurement on a few cores.
+constexpr double kLeastWork = 2e11;
+
 void announce(const RunPlan& plan, const MachinePeak& peak) {
   const settings::TrainSettings& s = plan.settings;
   for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
@@ -83,9 +93,15 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
-  log::info("{} GEMM peak of {}: {:.3f} TFLOP/s, {}", name(s.precision.type()),
-            peak.hosts == 1 ? "this machine" : fmt::format("{} machines of this kind", peak.hosts),
-            peak.value * 1e-12, peak.origin);
+  if (peak.value == 0) {
+    log::info("GEMM peak: not measured for a run of {}; --measure-peak measures it",
+              plan::flops_text(remaining_work(plan)));
+  } else {
+    log::info(
+        "{} GEMM peak of {}: {:.3f} TFLOP/s, {}", name(s.precision.type()),
+        peak.hosts == 1 ? "this machine" : fmt::format("{} machines of this kind", peak.hosts),
+        peak.value * 1e-12, peak.origin);
+  }
 }
 
 // "by NCCL 2.27.7 (/usr/lib/x86_64-linux-gnu/libnccl.so.2)"
@@ -95,18 +111,21 @@ std::string nccl_by_version() {
 }
 
 // The machine's matrix-product rate with all its threads, by the program's own kernels or oneDNN's,
-// whichever are faster, times `hosts` machines. Only the first process of a run measures it.
+// whichever are faster, times `hosts` machines. 0 if no earlier run cached it and this run is too
+// short to measure it. Only the first process of a run measures it.
 MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
                              int hosts) {
   if (hooks.peak) return {*hooks.peak, hosts, "measured before"};
   const settings::RuntimeSettings& r = plan.settings.runtime;
   plan::RateKeeping keeping = hooks.rates;
   keeping.renew = keeping.renew || r.measure_peak;
+  keeping.measure = remaining_work(plan) >= kLeastWork;
   const Device device = r.device_value();
   const int threads = ranks_here * r.threads_per_rank();
   const DType type = plan.settings.precision.type();
   const plan::Rate own = plan::gemm_peak(device, threads, type, keeping),
                    library = plan::library_gemm_peak(device, threads, type, keeping);
+  if (own.value == 0) return {.hosts = hosts};
   if (library.value <= own.value) return {hosts * own.value, hosts, own.origin()};
   return {hosts * library.value, hosts,
           fmt::format("with oneDNN, {}; this program's own kernels reach {:.3f}", library.origin(),

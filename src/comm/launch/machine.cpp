@@ -59,7 +59,7 @@ std::optional<Launcher> launcher_at(const std::string& path) {
 }
 
 Launcher named_launcher(const std::string& path) {
-  MG_CHECK(::access(path.c_str(), X_OK) == 0, "--launcher {}: there is no program of that name",
+  MG_CHECK(::access(path.c_str(), X_OK) == 0, "--launcher {}: this is not an executable program",
            path);
   const auto launcher = launcher_at(path);
   MG_CHECK(launcher.has_value(),

@@ -114,7 +114,7 @@ Parts lesser_figures(const StepRecord& r, const Parts& metrics) {
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));
   parts.push_back("lr " + figure("{:.2e}", r.learning_rate));
   parts.push_back("grad norm " + norm_text(r.gradient_norm));
-  parts.push_back(percent(r.peak_share) + " of peak");
+  if (r.peak_share >= 0) parts.push_back(percent(r.peak_share) + " of peak");
   parts.push_back(figure("{:.4g}", r.flops_per_second * 1e-12) + " TFLOP/s");
   parts.push_back(figure("{:.1f}", 1000 * r.seconds) + " ms a step");
   parts.push_back(fmt::format("batch {}", r.global_batch_size));
@@ -146,13 +146,16 @@ std::string console_line(const StepRecord& r, const RunRecord& run) {
 std::string closing_line(const RunTotals& t, const RunRecord& run) {
   const auto share = [&](double seconds) { return percent(seconds / t.seconds); };
   const double flops = t.flops / t.step_seconds;
+  const std::string of_peak =
+      run.peak_flops > 0
+          ? fmt::format(", {} of {} GEMM peak", percent(flops / run.peak_flops), run.precision)
+          : "";
   return fmt::format(
-      "trained {} step{}, {} tokens in {}: {} tokens/s in steps ({} TFLOP/s, {} of {} GEMM peak), "
-      "{} overall; {} of the time in steps, {} in evaluation, {} saving checkpoints",
+      "trained {} step{}, {} tokens in {}: {} tokens/s in steps ({} TFLOP/s{}), {} overall; {} of "
+      "the time in steps, {} in evaluation, {} saving checkpoints",
       t.steps, t.steps == 1 ? "" : "s", format_count(static_cast<double>(t.tokens)),
       t.seconds < 10 ? fmt::format("{:.2f}s", t.seconds) : format_duration(t.seconds),
-      rate(t.tokens_per_second()), figure("{:.4g}", flops * 1e-12),
-      run.peak_flops > 0 ? percent(flops / run.peak_flops) : "n/a", run.precision,
+      rate(t.tokens_per_second()), figure("{:.4g}", flops * 1e-12), of_peak,
       rate(t.overall_tokens_per_second()), share(t.step_seconds), share(t.evaluation_seconds),
       share(t.save_seconds));
 }

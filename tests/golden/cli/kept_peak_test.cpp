@@ -35,13 +35,15 @@ class Folders {
 
 class KeptPeak : public ::testing::Test {
  protected:
+  static Words words() {
+    return {"train", "--num-layers",  "1",  "--hidden-size", "16",   "--num-attention-heads",
+            "2",     "--seq-length",  "16", "--vocab-size",  "64",   "--micro-batch-size",
+            "1",     "--train-iters", "1",  "--lr",          "1e-3", "--threads",
+            "1",     "--mock-data"};
+  }
   // Returns the text after "GEMM peak of this machine: 0.123 TFLOP/s, ".
   std::string origin(const Words& more = {}, const std::string& type = "f32") {
-    Words words = {"train", "--num-layers",  "1",  "--hidden-size", "16",   "--num-attention-heads",
-                   "2",     "--seq-length",  "16", "--vocab-size",  "64",   "--micro-batch-size",
-                   "1",     "--train-iters", "1",  "--lr",          "1e-3", "--threads",
-                   "1",     "--mock-data"};
-    outcome_ = place_.run(with(std::move(words), more));
+    outcome_ = place_.run(with(words(), more));
     EXPECT_EQ(outcome_.code, 0) << outcome_.err;
     const size_t line = outcome_.err.find(type + " GEMM peak of this machine: "),
                  begin = outcome_.err.find("TFLOP/s, ", line);
@@ -80,16 +82,20 @@ TEST_F(KeptPeak, SharesAreOfTheFastestThatAnEarlierRunKept) {
   EXPECT_EQ(peak_of("library.jsonl"), 2.5e11);
   EXPECT_NE(origin({"--measure-peak"}).find("measured now"), std::string::npos);
   // bf16 has its own peaks
-  EXPECT_NE(origin({"--bf16"}, "bf16").find("measured now"), std::string::npos);
+  EXPECT_NE(origin({"--bf16", "--measure-peak"}, "bf16").find("measured now"), std::string::npos);
+  // and so short a run does not measure it by itself
+  const Outcome short_run = place_.run(with(words(), {"--fp16"}));
+  EXPECT_NE(short_run.err.find("GEMM peak: not measured for a run of "), std::string::npos);
+  EXPECT_EQ(short_run.out.find("of peak"), std::string::npos);
 }
 
 TEST_F(KeptPeak, RunsNeedNoCache) {
   {
     const Folders none(nullptr, nullptr);
-    EXPECT_NE(origin().find("not cached: "), std::string::npos);
+    EXPECT_NE(origin({"--measure-peak"}).find("not cached: "), std::string::npos);
   }
   const Folders read_only(nullptr, "/proc");
-  EXPECT_NE(origin().find("not cached: "), std::string::npos);
+  EXPECT_NE(origin({"--measure-peak"}).find("not cached: "), std::string::npos);
 }
 
 }  // namespace

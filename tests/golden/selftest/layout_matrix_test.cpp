@@ -122,31 +122,31 @@ TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
   }
 }
 
-// Runs every row in fp64, where a layout error cannot be mistaken for rounding, and some in fp32.
-// slow/selftest has all fp32 rows, and dist/training/LayoutRun has whole runs. Each part is a
+// Runs every row in fp64, where a layout error cannot be mistaken for rounding, and every fourth in
+// fp32. slow/selftest has all fp32 rows, and dist/training/LayoutRun has whole runs. Each part is a
 // process, which finds the rows again.
-constexpr int kParts = 4;
-class Rows : public ::testing::TestWithParam<std::tuple<int, Precisions>> {};
+constexpr int kParts = 3;
+class PairsInFp64 : public ::testing::TestWithParam<int> {};
 
-TEST_P(Rows, GiveWhatOneRankGives) {
-  const auto [part, precisions] = GetParam();
-  const Ran ran = run_matrix({.part = part, .parts = kParts, .precisions = precisions});
+TEST_P(PairsInFp64, GiveWhatOneRankGives) {
+  const Ran ran = run_matrix({.part = GetParam(), .parts = kParts, .precisions = Precisions::fp64});
   EXPECT_TRUE(ran.summary.failed.empty()) << ran.text;
   EXPECT_GE(ran.summary.passed.size(), 1u);
   for (const std::string& row : ran.summary.passed) std::cout << row << "\n";
 }
 
-const auto name_of_part = [](const auto& info) {
-  return fmt::format("Part{}", std::get<0>(info.param));
-};
-INSTANTIATE_TEST_SUITE_P(PairsInFp64, Rows,
-                         ::testing::Combine(::testing::Range(0, kParts),
-                                            ::testing::Values(Precisions::fp64)),
-                         name_of_part);
-INSTANTIATE_TEST_SUITE_P(PairsInFp32, Rows,
-                         ::testing::Combine(::testing::Values(1),
-                                            ::testing::Values(Precisions::fp32)),
-                         name_of_part);
+INSTANTIATE_TEST_SUITE_P(Rows, PairsInFp64, ::testing::Range(0, kParts),
+                         [](const auto& info) { return fmt::format("Part{}", info.param); });
+
+TEST(PairsInFp32, GiveWhatOneRankGives) {
+  const LayoutMatrix matrix(2);
+  const Environment environment;
+  MatrixRun run(environment, Precisions::fp32);
+  for (size_t i = 1; i < matrix.rows().size(); i += 4) {
+    const Report report = run.run(matrix.rows()[i]);
+    EXPECT_TRUE(report.passed()) << report.text();
+  }
+}
 
 constexpr size_t kLlama = 0, kGpt2 = 1, kExperts = 2, kLatent = 3, kBert = 4, kHybrid = 5;
 struct Wrong {
