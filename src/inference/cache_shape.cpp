@@ -60,14 +60,15 @@ std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType ty
 }
 
 // True if the caches of latents are read in absorbed form: on CUDA, attention's kernels limit the
-// width of heads.
-bool absorbs(std::span<const nn::LayerCache> layers, const Runtime& runtime,
-             const EngineOptions& options) {
-  return options.latent_decode == LatentDecode::absorbed &&
-         (runtime.device().is_host() ||
-          std::ranges::all_of(layers, [](const nn::LayerCache& layer) {
-            return layer.latent <= kernels::cuda::kAttentionWidth;
-          }));
+// widths of latents.
+bool absorbs(const models::Stage& stage, const Runtime& runtime, const EngineOptions& options) {
+  if (options.latent_decode != LatentDecode::absorbed) return false;
+  const std::optional<models::AttentionFacts> attention = stage.model()->facts().attention;
+  const int64_t rotated = attention && attention->latent ? attention->latent->rotated : 0;
+  return runtime.device().is_host() ||
+         std::ranges::all_of(caches_of(stage), [&](const nn::LayerCache& layer) {
+           return kernels::cuda::supports_latents(layer.latent, layer.latent - rotated);
+         });
 }
 
 // Largest number of blocks, up to `most`, whose bytes fit the budget.
@@ -99,7 +100,7 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                    .state = {.layers = caches_of(stage),
                              .block_size = options.block_size,
                              .pages = {},
-                             .absorbed = absorbs(caches_of(stage), runtime, options)},
+                             .absorbed = absorbs(stage, runtime, options)},
                    .groups = {}};
   const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
   for (const nn::CacheGroup& group : groups)

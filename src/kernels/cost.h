@@ -125,9 +125,11 @@ template <class Args>
 double bytes_of(const Args&, std::string_view, Access access, const Tensor& tensor) {
   return static_cast<double>(tensor.bytes()) * (access == Access::update ? 2 : 1);
 }
-// Counts only the pages that the table lists, not the whole pool.
+// Counts only the pages that the table lists, not the whole pool, and values that are a part of the
+// keys only once.
 inline double bytes_of(const AttentionArgs& a, std::string_view name, Access,
                        const Tensor& tensor) {
+  if (name == "v" && a.v.same_storage(a.k) && a.v.offset() == a.k.offset()) return 0;
   const auto bytes = static_cast<double>(tensor.bytes());
   if (!a.block_table.defined() || (name != "k" && name != "v")) return bytes;
   return bytes / static_cast<double>(a.k.size(0)) * static_cast<double>(a.block_table.elements());

@@ -34,6 +34,7 @@ struct Heads {
   bool added = false;  // accumulated
   // Keys per page; a sample's pages are in arbitrary order, and the queries are the last tokens.
   int64_t page = 0;
+  bool latent = false;  // values are the first elements of keys in pages
   int64_t radius = -1;  // of the bias by distance; -1: none
   DType type = DType::f32;
 
@@ -58,6 +59,7 @@ struct Heads {
     if (added) text += " added";
     if (radius >= 0) text += fmt::format(" bias to {}", radius);
     if (page > 0) text += fmt::format(" pages of {}", page);
+    if (latent) text += " latents";
     return text;
   }
   // First and last position of each query's document.
@@ -88,7 +90,8 @@ void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
   const auto& [batch, queries, keys, heads, kv_heads, width, other] = h.sizes;
   const int64_t blocks = ceil_div(keys, h.page), pages = batch * blocks + 1;
   args.k = inputs.normal("k", {pages, h.page, kv_heads, width}, h.type);
-  args.v = inputs.normal("v", {pages, h.page, kv_heads, h.sizes.value_width()}, h.type);
+  args.v = h.latent ? args.k.slice(3, 0, h.sizes.value_width())
+                    : inputs.normal("v", {pages, h.page, kv_heads, h.sizes.value_width()}, h.type);
   std::vector<double> table, positions;
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < blocks; ++i)
@@ -438,12 +441,36 @@ std::vector<Heads> paged_shapes() {
   };
 }
 
+// Latents of multi-latent attention in absorbed form, those of DeepSeek and others: with few rows
+// and many, with rows that are not whole chunks of 16 bytes, and over more than one of CUDA's
+// ranges of keys, of which a window leaves parts.
+std::vector<Heads> latent_shapes() {
+  return {
+      {.sizes = {2, 1, 77, 16, 1, 576, 512}, .page = 32, .latent = true},
+      {.sizes = {1, 3, 100, 40, 1, 576, 512}, .page = 64, .latent = true},
+      {.sizes = {1, 2, 1090, 3, 1, 290, 260}, .page = 96, .latent = true},
+      {.sizes = {2, 0, 40, 3, 1, 290, 260}, .page = 32, .latent = true},
+      {.sizes = {1, 20, 1100, 2, 1, 264, 200},
+       .window = 70,
+       .soft_cap = 2,
+       .sinks = true,
+       .page = 32,
+       .latent = true},
+  };
+}
+
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
   for (const Heads& h : attention_shapes())
     if (h.scored() || !(h.wide || h.added)) cases.push_back(forward(h));
   for (const Heads& h : in_types(paged_shapes())) cases.push_back(forward(h));
+  for (const Heads& h : in_types(latent_shapes())) cases.push_back(forward(h));
+  cases.push_back(forward({.sizes = {8, 1, 8192, 128, 1, 576, 512},  // DeepSeek-V3 decoding
+                           .real = true,
+                           .page = 64,
+                           .latent = true,
+                           .type = DType::bf16}));
   for (const Heads& h : attention_shapes()) cases.push_back(backward(h));
 }
 

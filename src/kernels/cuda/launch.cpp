@@ -13,17 +13,16 @@ void check_blocks(const char* name, int64_t blocks) {
       name, blocks, kMax);
 }
 
-void check_shared_memory(const char* name, size_t bytes) {
+void check_shared_memory(std::string_view work, size_t bytes, std::string_view instead) {
   int device = 0, most = 0;
   megatron::cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   megatron::cuda::check(
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
       "cudaDeviceGetAttribute");
   MG_CHECK(bytes <= static_cast<size_t>(most),
-           "{} in fp32, or with heads wider than 128, needs {} bytes of shared memory, but GPU {} "
-           "allows {} per block (as GPUs of compute capability 8.6, 8.9 and 12.0 do); use --bf16 "
-           "or --fp16 and heads of up to 128, or --device cpu",
-           name, bytes, device, most);
+           "{} needs {} bytes of shared memory, but GPU {} allows {} per block (as GPUs of compute "
+           "capability 8.6, 8.9 and 12.0 do); use {}",
+           work, bytes, device, most, instead);
 }
 
 }  // namespace megatron::kernels::cuda

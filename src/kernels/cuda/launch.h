@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "base/divide.h"
 #include "device/cuda/runtime_call.h"
@@ -45,9 +46,9 @@ void check_blocks(const char* name, int64_t blocks);
 
 // Shared memory per block that every GPU of the supported compute capabilities offers.
 inline constexpr size_t kSharedEverywhere = 99 << 10;
-// Throws Error naming the kernel if the current GPU offers less shared memory per block than
-// `bytes`.
-void check_shared_memory(const char* name, size_t bytes);
+// Throws Error naming the work and what to use instead if the current GPU offers less shared memory
+// per block than `bytes`.
+void check_shared_memory(std::string_view work, size_t bytes, std::string_view instead);
 
 // Allows a kernel `bytes` of dynamic shared memory per block, which CUDA requires above 48 KB.
 template <class... Parameters>

@@ -11,13 +11,14 @@ namespace megatron::kernels::cuda {
 
 // Maximum width of a head. Tiles of queries, keys and values have one width, that of the wider.
 inline constexpr int64_t kAttentionWidth = 256;
-// Throws Error naming the kernel for wider heads, and for more work than 32 bits can index.
 template <class Args>
 int64_t head_width(const Args& args) {
   return std::max(args.q.size(3), args.v.size(3));
 }
-void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t width,
-                           int64_t keys);
+// Throws Error naming the kernel for wider heads that are not latents, and for more work than 32
+// bits can index.
+void check_attention_sizes(const char* kernel, const AttentionArgs& args);
+void check_attention_sizes(const char* kernel, const AttentionBackwardArgs& args);
 
 inline constexpr int kAttentionThreads = 128;  // of a thread block
 
@@ -62,6 +63,24 @@ constexpr AttentionTile tensor_core_gradient_tile(int width, bool biased) {
   return {64, width == 64 && !biased ? 64 : 32};
 }
 
+// Latents in pages (multi-latent attention in absorbed form, nn/latent_state.h) have their own
+// kernels, since their heads may be wider: one key head of up to kLatentKey elements, of which the
+// first, up to kLatentValue, are also its values. DeepSeek's have 512 and a rotary key of 64.
+inline constexpr int64_t kLatentKey = 576, kLatentValue = 512;
+constexpr bool supports_latents(int64_t key, int64_t value) {
+  return key <= kAttentionWidth || (key <= kLatentKey && value <= kLatentValue);
+}
+// True for calls that these kernels compute: with narrower heads, or with a bias, the others do.
+bool is_latent(const AttentionArgs& args);
+// A row's bits depend on `others` and on kLatentRange, but not on `rows`.
+inline constexpr int kFewLatentRows = 32;
+constexpr AttentionTile latent_tile(bool tensor_cores, int64_t rows) {
+  return {tensor_cores && rows > kFewLatentRows ? 64 : 16, 32};
+}
+// Blocks of threads compute a tile of rows for ranges of this many keys, so that a long text
+// occupies many multiprocessors. With more than one range their results are merged in order.
+inline constexpr int64_t kLatentRange = 1024;
+
 // Blocks of query rows and keys in one call.
 struct AttentionBlocks {
   int64_t row_tile, key_tile;
@@ -69,13 +88,21 @@ struct AttentionBlocks {
   int64_t span_words;              // i32 words of the spans of all samples (AttentionSpans)
 };
 AttentionBlocks forward_blocks(const AttentionArgs& args);
+// Ranges of keys in a call to latents, and the largest number of row blocks, over all samples, that
+// one launch computes: their results for each range take up to 64 MiB.
+struct LatentParts {
+  int64_t ranges, units;
+};
+LatentParts latent_parts(const AttentionArgs& args);
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args);
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args);
 
 // Position spans of every block (i32; kernels/cuda/attention/places.h), undefined if they follow
-// from indices alone.
+// from indices alone. Results of latents over several ranges of keys, in f32: sums of values for
+// each range and row of a launch, and the row's largest score and sum of weights.
 struct AttentionScratch {
   Tensor spans;
+  Tensor sums, weights;  // [units * ranges, rows of a tile, kLatentValue], [..., 2]
 };
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 struct AttentionBackwardScratch {

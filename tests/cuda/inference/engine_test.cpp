@@ -124,6 +124,85 @@ TEST_F(CudaEngine, SearchesBeamsAsTheHostDoes) {
   }
 }
 
+// Latents as wide as DeepSeek's, which the device reads in absorbed form, too: of prompts in pieces
+// and of single tokens, whose passes are launched as graphs.
+class CudaLatents : public ::testing::Test {
+ protected:
+  static constexpr EngineOptions kOptions{
+      .max_requests = 3, .max_tokens = 16, .latent_decode = LatentDecode::absorbed};
+
+  static models::Model model() {
+    models::ModelFlags flags;
+    flags.num_layers = 1;
+    flags.hidden_size = 24;
+    flags.num_attention_heads = 2;
+    flags.vocab_size = kVocabulary;
+    flags.hidden_dropout = flags.attention_dropout = 0;
+    flags.max_position_embeddings = 64;
+    flags.init_method_std = 0.3;
+    flags.position_embedding = models::PositionEmbedding::rope;
+    flags.add_bias_linear = false;
+    flags.multi_latent_attention = true;
+    flags.kv_lora_rank = 512;
+    flags.qk_head_dim = flags.v_head_dim = 12;
+    flags.qk_pos_emb_head_dim = 64;
+    flags.model_family = "megatron";
+    return models::model_from_flags(flags, 0);
+  }
+  static std::vector<Request> requests() {
+    std::vector<Request> all;
+    for (const uint64_t length : {3, 23, 9}) {
+      Request r{.number = length, .prompt = {}, .max_tokens = 6, .sampling = {.temperature = 0.8}};
+      for (uint64_t i = 0; i < length; ++i)
+        r.prompt.push_back(static_cast<int32_t>((length * 31 + i * 17) % kVocabulary));
+      all.push_back(r);
+    }
+    return all;
+  }
+  static std::vector<Generation> generated(DeviceKind kind, DType type,
+                                           const std::vector<Request>& requests,
+                                           const EngineOptions& options = kOptions) {
+    Runtime runtime({kind, 0}, 1);
+    const auto stage = model().build(runtime, type, 1);
+    models::initialize(*stage, 7, runtime.stream());
+    return generate(*stage, runtime, requests, options);
+  }
+};
+
+TEST_F(CudaLatents, GiveTheTokensOfTheHost) {
+  EngineOptions plain = kOptions;
+  plain.latent_decode = LatentDecode::plain;
+  const auto here = generated(DeviceKind::cuda, DType::f32, requests()),
+             there = generated(DeviceKind::cpu, DType::f32, requests()),
+             computed_again = generated(DeviceKind::cuda, DType::f32, requests(), plain);
+  int64_t differ = 0;
+  for (size_t i = 0; i < here.size(); ++i) {
+    ASSERT_EQ(here[i].tokens.size(), 6U);
+    for (size_t t = 0; t < 6; ++t) {
+      const double got = here[i].tokens[t].draw.log_probability;
+      EXPECT_EQ(here[i].tokens[t].draw.token, there[i].tokens[t].draw.token) << i << ", " << t;
+      EXPECT_NEAR(got, there[i].tokens[t].draw.log_probability, 1e-4) << i << ", " << t;
+      EXPECT_NEAR(got, computed_again[i].tokens[t].draw.log_probability, 1e-4) << i << ", " << t;
+      differ += got != computed_again[i].tokens[t].draw.log_probability;
+    }
+  }
+  EXPECT_GT(differ, 0) << "both forms give the same bits: is the absorbed one not run?";
+}
+
+// The stand-in's products, unlike a GPU's, do not depend on the number of rows.
+TEST_F(CudaLatents, OfSeveralRequestsAreThoseOfEachAlone) {
+  const std::vector<Request> all = requests();
+  const auto together = generated(DeviceKind::cuda, DType::bf16, all);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto alone = generated(DeviceKind::cuda, DType::bf16, {all[i]});
+    for (size_t t = 0; t < 6; ++t) {
+      EXPECT_EQ(together[i].tokens[t].draw.token, alone[0].tokens[t].draw.token) << i << ", " << t;
+      EXPECT_EQ(together[i].tokens[t].draw.log_probability, alone[0].tokens[t].draw.log_probability)
+          << i << ", " << t;
+    }
+  }
+}
+
 TEST_F(CudaEngine, SaysWhichLogitIsNoNumber) {
   Tensor weights = stage_->parameters()[0]->parameter.value;
   std::vector<double> values = to_doubles(weights);

@@ -31,10 +31,12 @@ class Maker {
     copy_from(tensor, std::span<const double>(all));
     return tensor;
   }
-  Tensor counting(Shape shape, int32_t first) {
+  // period: number of elements after which it starts again; 0: never.
+  Tensor counting(Shape shape, int32_t first, int64_t period = 0) {
     Tensor tensor = empty(shape, DType::i32);
     std::vector<int32_t> all(static_cast<size_t>(tensor.elements()));
-    for (size_t i = 0; i < all.size(); ++i) all[i] = first + static_cast<int32_t>(i);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = first + static_cast<int32_t>(period == 0 ? i : i % static_cast<size_t>(period));
     copy_from(tensor, std::span<const int32_t>(all));
     return tensor;
   }
@@ -92,6 +94,23 @@ Results run(Runtime& runtime, const Problem& p) {
   for (const Tensor& t : {args.out, args.lse, back.dq, back.dk, back.dv})
     all.push_back(to_doubles(t));
   return all;
+}
+
+// Queries of latents in pages at positions `first`, `first` + 1, ... of each text. Values are the
+// latents' first 264 elements.
+AttentionArgs latent_args(Maker& make, const Tensor& latents, const Tensor& block_table,
+                          int64_t queries, int64_t heads, int32_t first) {
+  const int64_t texts = block_table.size(0), width = latents.size(3), values = 264;
+  const DType type = latents.dtype();
+  AttentionArgs args{.q = make.values({texts, queries, heads, width}, type, 1),
+                     .k = latents,
+                     .v = latents.slice(3, 0, values)};
+  args.q_positions = make.counting({texts, queries}, first, queries);
+  args.block_table = block_table;
+  args.scale = 0.1;
+  args.out = make.empty({texts, queries, heads, values}, type);
+  args.lse = make.empty({texts, heads, queries}, DType::f32);
+  return args;
 }
 
 class CudaAttention : public ::testing::Test {
@@ -182,6 +201,20 @@ TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
       EXPECT_NE(text.find("use --bf16"), std::string::npos) << text;
     }
   }
+  Maker make(cuda);
+  const Tensor latents = make.values({1, 32, 1, 264}, DType::bf16, 2);
+  const auto with_heads = [&](int64_t heads) {
+    const AttentionArgs args = latent_args(make, latents, make.counting({1, 1}, 0), 1, heads, 9);
+    table(make.stream()).attention(args, make.stream());
+  };
+  EXPECT_NO_THROW(with_heads(32));
+  try {
+    with_heads(33);
+    ADD_FAILURE() << "tiles of 64 rows of latents";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("use --mla-decode plain"), std::string::npos)
+        << error.what();
+  }
   ASSERT_TRUE(set("shared", 227 << 10));
 }
 
@@ -217,6 +250,55 @@ TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
           << name(type) << ", width " << width << " from " << first;
     }
   }
+}
+
+// In tiles of many rows and of few, and with one range of keys and with two: decoding equals
+// reading a prompt. The window leaves keys on both sides of the border at 1024.
+TEST_F(CudaAttention, GivesAQueryOfLatentsTheSameBitsWhereverItStands) {
+  constexpr int64_t kQueries = 20, kFirst = 1010;
+  Runtime cuda({DeviceKind::cuda}, 1);
+  Maker make(cuda);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const Tensor latents = make.values({33, 32, 1, 272}, type, 2);
+    AttentionArgs all = latent_args(make, latents, make.counting({1, 33}, 0), kQueries, 2, kFirst);
+    all.window = 50;
+    table(make.stream()).attention(all, make.stream());
+    struct Piece {
+      int64_t begin, count, blocks;
+    };
+    for (const auto& [begin, count, blocks] :
+         {Piece{0, 10, 32}, Piece{5, 1, 32}, Piece{12, 8, 33}, Piece{19, 1, 33}}) {
+      AttentionArgs part = all;
+      part.q = all.q.slice(1, begin, count);
+      part.out = make.empty(all.out.slice(1, begin, count).shape(), type);
+      part.lse = make.empty({1, 2, count}, DType::f32);
+      part.q_positions = make.counting({1, count}, static_cast<int32_t>(kFirst + begin));
+      part.block_table = make.counting({1, blocks}, 0);
+      table(make.stream()).attention(part, make.stream());
+      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, begin, count)))
+          << name(type) << " from " << begin;
+      EXPECT_EQ(to_doubles(part.lse), to_doubles(all.lse.slice(2, begin, count)))
+          << name(type) << " from " << begin;
+    }
+  }
+}
+
+// The results of the ranges of nine texts need more scratch memory than one launch may use.
+TEST_F(CudaAttention, ReadsLatentsOfManyTextsInSeveralLaunches) {
+  constexpr int64_t kTexts = 9, kBlocks = 64;
+  Runtime cuda({DeviceKind::cuda}, 1);
+  Maker make(cuda);
+  const Tensor latents = make.values({1, 1024, 1, 264}, DType::bf16, 2);
+  AttentionArgs all =
+      latent_args(make, latents, make.counting({kTexts, kBlocks}, 0, 1), 1, 33, kBlocks * 1024 - 6);
+  all.window = 40;
+  table(make.stream()).attention(all, make.stream());
+  AttentionArgs last = all;
+  for (Tensor* t : {&last.q, &last.q_positions, &last.block_table}) *t = t->slice(0, kTexts - 1, 1);
+  last.out = make.empty(last.q.shape(), DType::bf16).slice(3, 0, 264);
+  last.lse = make.empty({1, 33, 1}, DType::f32);
+  table(make.stream()).attention(last, make.stream());
+  EXPECT_EQ(to_doubles(last.out), to_doubles(all.out.slice(0, kTexts - 1, 1)));
 }
 
 // The cache is longer than its written part.

@@ -1,9 +1,10 @@
-// Scratch memory that CUDA's products and a library's attention request, and which attention calls
-// go to the library.
+// Scratch memory that CUDA's products and attention request, and which attention calls go to a
+// library or to the kernels of latents.
 #include <gtest/gtest.h>
 
 #include <array>
 
+#include "kernels/cuda_scratch/attention.h"
 #include "kernels/cuda_scratch/gemm.h"
 #include "kernels/cuda_scratch/library_attention.h"
 
@@ -37,6 +38,17 @@ class CudaScratch : public ::testing::Test {
     args.dq = gradients.slice(2, 0, heads);
     args.dk = gradients.slice(2, heads, kv_heads);
     args.dv = gradients.slice(2, heads + kv_heads, kv_heads);
+    return args;
+  }
+
+  // Queries of latents of `width` elements in pages.
+  AttentionArgs latents(int64_t samples, int64_t queries, int64_t keys, int64_t heads,
+                        int64_t width, int64_t values, DType type = DType::bf16) {
+    AttentionArgs args{.q = tensor({samples, queries, heads, width}, type),
+                       .k = tensor({keys / 32, 32, 1, width}, type)};
+    args.v = args.k.slice(3, 0, values);
+    args.q_positions = tensor({samples, queries}, DType::i32);
+    args.block_table = tensor({samples, keys / 32}, DType::i32);
     return args;
   }
 
@@ -194,6 +206,42 @@ TEST_F(CudaScratch, AttentionAsksForOnePart) {
   EXPECT_EQ(whole.workspace.bytes(), library_part(args, larger).workspace);
   EXPECT_GT(whole.workspace.bytes(), scratch.workspace.bytes());
   EXPECT_EQ(whole.delta.shape(), (Shape{1, 32, 4096})) << "1 GiB of scores";
+}
+
+TEST_F(CudaScratch, LatentsArePagesWhoseValuesAreAPartOfTheirKeys) {
+  const AttentionArgs args = latents(2, 1, 64, 16, 576, 512);
+  EXPECT_TRUE(is_latent(args));
+  const auto changed = [&](const auto& change) {
+    AttentionArgs other = args;
+    change(other);
+    return is_latent(other);
+  };
+  EXPECT_FALSE(changed([&](auto& a) { a.bias = tensor({3, 16}, DType::f32); }));
+  EXPECT_FALSE(changed([&](auto& a) { a.v = a.k.slice(3, 64, 512); })) << "the last elements";
+  EXPECT_FALSE(changed([&](auto& a) { a.v = tensor(a.v.shape(), DType::bf16); }));
+  EXPECT_FALSE(changed([&](auto& a) { a.block_table = {}; }));
+  EXPECT_FALSE(is_latent(latents(2, 1, 64, 16, 256, 192))) << "other kernels are as wide";
+  EXPECT_FALSE(is_latent(latents(2, 1, 64, 16, 577, 512)));
+  EXPECT_FALSE(is_latent(latents(2, 1, 64, 16, 576, 513)));
+  EXPECT_TRUE(supports_latents(576, 512) && supports_latents(256, 256));
+  EXPECT_FALSE(supports_latents(577, 512) || supports_latents(576, 513));
+}
+
+TEST_F(CudaScratch, LatentsOfLongTextsHaveRoomForTheResultsOfRanges) {
+  EXPECT_FALSE(
+      attention_scratch(latents(64, 1, 1024, 128, 576, 512), runtime.stream()).sums.defined());
+  // 64 texts of two blocks of 64 rows: those of 32 are computed at a time.
+  const AttentionArgs many = latents(64, 1, 8192, 128, 576, 512);
+  EXPECT_EQ(latent_parts(many).ranges, 8);
+  EXPECT_EQ(latent_parts(many).units, 64);
+  const AttentionScratch scratch = attention_scratch(many, runtime.stream());
+  EXPECT_EQ(scratch.sums.shape(), (Shape{64 * 8, 64, 512}));
+  EXPECT_EQ(scratch.sums.bytes(), int64_t{64} << 20);
+  EXPECT_EQ(scratch.weights.shape(), (Shape{64 * 8, 64, 2}));
+  const AttentionArgs few = latents(3, 1, 1056, 16, 576, 512);
+  EXPECT_EQ(attention_scratch(few, runtime.stream()).sums.shape(), (Shape{3 * 2, 16, 512}));
+  const AttentionArgs longest = latents(1, 1, int64_t{1} << 20, 128, 576, 512);
+  EXPECT_EQ(latent_parts(longest).units, 1) << "128 MiB";
 }
 
 }  // namespace

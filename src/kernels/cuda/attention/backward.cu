@@ -73,7 +73,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   ask_library_scratch(args, stream);
   const bool done = library_attention_backward(args, stream);
   ++(done ? stream.calls().attention_library : stream.calls().attention_own);
-  check_attention_sizes("attention_backward", args.q, args.k, head_width(args), args.keys());
+  check_attention_sizes("attention_backward", args);
   const AttentionBackwardScratch scratch = attention_backward_scratch(args, stream);
   if (done) return;
   row_deltas(args, scratch.delta, stream);

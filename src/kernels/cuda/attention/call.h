@@ -1,6 +1,7 @@
 // Common parts of the attention kernels: their argument and the division of its work into blocks.
 #pragma once
 
+#include <string>
 #include <type_traits>
 
 #include "kernels/cuda/attention/bias.h"
@@ -31,8 +32,11 @@ struct AttentionCall {
 // The rows, or keys, whose results a block of threads computes.
 struct HeadBlock {
   __device__ HeadBlock(const AttentionCall& call, int block, int tile_rows)
-      : sample(call.key_head() / call.kv_heads),
-        key_head(call.key_head() % call.kv_heads),
+      : HeadBlock(call, call.key_head(), block, tile_rows) {}
+  // key: number of a key head over all samples.
+  __device__ HeadBlock(const AttentionCall& call, int key, int block, int tile_rows)
+      : sample(key / call.kv_heads),
+        key_head(key % call.kv_heads),
         index(block),
         first_row(block * tile_rows),
         number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
@@ -99,7 +103,9 @@ void launch_tiles(const char* name, void (*kernel)(Work), const Work& work, int6
                   Stream& stream) {
   const int64_t all = blocks * work.call.key_head_count;
   if (all == 0) return;
-  if constexpr (sizeof(Tiles) > kSharedEverywhere) check_shared_memory(name, sizeof(Tiles));
+  if constexpr (sizeof(Tiles) > kSharedEverywhere)
+    check_shared_memory(name + std::string(" in fp32, or with heads wider than 128,"),
+                        sizeof(Tiles), "--bf16 or --fp16 and heads of up to 128, or --device cpu");
   allow_dynamic_shared(kernel, sizeof(Tiles));
   launch(name, kernel,
          Grid{.blocks = dim3(static_cast<unsigned>(all)),

@@ -29,29 +29,6 @@ struct SoftmaxStrips {
   float maximum[kStrips][2], sum[kStrips][2], out[kStrips][kWidth / 8][4];
 };
 
-// Converts products to scores in units of ln 2; masked keys get -infinity.
-template <int kRows, int kBlocks>
-__device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, int row,
-                           const int* keys, float (&s)[kBlocks][4]) {
-  if (all) {
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j)
-      for (int n = 0; n < 4; ++n) s[j][n] *= scale;
-    return;
-  }
-  const int begin[2] = {rows.begin[row], rows.begin[row + 8]};
-  const int limit[2] = {rows.limit[row], rows.limit[row + 8]};
-#pragma unroll
-  for (int j = 0; j < kBlocks; ++j) {
-    const Vector<int, 2> key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const bool seen = begin[n / 2] <= key.at[n % 2] && key.at[n % 2] <= limit[n / 2];
-      s[j][n] = seen ? s[j][n] * scale : -INFINITY;
-    }
-  }
-}
-
 // Adds the bias to scores of the rows `row` and `row` + 8.
 template <int kRows, int kBlocks>
 __device__ void shift_strip(const AttentionCall& call, const HeadBlock& block,

@@ -107,6 +107,15 @@ struct Places {
   }
 };
 
+// Index of the first block of keys from `index` on that the rows may see; places.key_blocks if
+// there is none.
+__device__ inline int next_keys(const Places& places, int sample, const RowSpan& rows, int index,
+                                int key_end) {
+  for (; index * places.key_tile < key_end; ++index)
+    if (meet(rows, places.key_span(sample, index))) return index;
+  return places.key_blocks;
+}
+
 // Positions of a call with these blocks. Queues kernels that fill `spans` (AttentionScratch);
 // undefined spans follow from indices.
 template <class Args>

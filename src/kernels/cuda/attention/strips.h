@@ -5,6 +5,7 @@
 // padded by 16 bytes, so that eight rows of a matrix use different banks.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cuda/attention/gradients.h"
@@ -49,12 +50,13 @@ inline constexpr int kChunksTogether = kWidth > 96 ? 1 : 4;
 
 // Fetches rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero.
 // The data is valid once every thread has waited for its copies and the block has synchronised.
-template <int kRows, int kWidth, template <class> class Rows, class T>
+template <int kRows, int kWidth, int kThreadCount = kTileThreads, template <class> class Rows,
+          class T>
 __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
   if (rows.whole) {
 #pragma unroll(kChunksTogether<kWidth>)
-    for (int c = static_cast<int>(threadIdx.x); c < kRows * kChunks; c += kTileThreads) {
+    for (int c = static_cast<int>(threadIdx.x); c < kRows * kChunks; c += kThreadCount) {
       const int i = c / kChunks, d = c % kChunks * N;
       const bool there = first + i < end && d < width;
       const T* from = there ? rows.row(first + i) + d : rows.data;
@@ -62,7 +64,7 @@ __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T
     }
   } else {
 #pragma unroll(kChunksTogether<kWidth>)
-    for (int c = static_cast<int>(threadIdx.x); c < kRows * kWidth; c += kTileThreads) {
+    for (int c = static_cast<int>(threadIdx.x); c < kRows * kWidth; c += kThreadCount) {
       const int i = c / kWidth, d = c % kWidth;
       const bool there = first + i < end && d < width;
       tile[i * strip_pitch(kWidth) + d] = there ? rows.row(first + i)[d] : from_float<T>(0.0f);
@@ -222,6 +224,29 @@ __device__ inline float strip_max(float x) {
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
+// Converts products to scores in units of ln 2; masked keys get -infinity.
+template <int kRows, int kBlocks>
+__device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, int row,
+                           const int* keys, float (&s)[kBlocks][4]) {
+  if (all) {
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j)
+      for (int n = 0; n < 4; ++n) s[j][n] *= scale;
+    return;
+  }
+  const int begin[2] = {rows.begin[row], rows.begin[row + 8]};
+  const int limit[2] = {rows.limit[row], rows.limit[row + 8]};
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    const Vector<int, 2> key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const bool seen = begin[n / 2] <= key.at[n % 2] && key.at[n % 2] <= limit[n / 2];
+      s[j][n] = seen ? s[j][n] * scale : -INFINITY;
+    }
+  }
+}
+
 // Span of a warp's rows in a tile, from row `first` on.
 template <int kStrips, int kRows>
 __device__ RowSpan span_of_strips(const RowPlaces<kRows>& rows, int first) {
@@ -236,15 +261,6 @@ __device__ RowSpan span_of_strips(const RowPlaces<kRows>& rows, int first) {
     span.highest_limit = max(span.highest_limit, other(span.highest_limit));
   }
   return span;
-}
-
-// Index of the first block of keys from `index` on that the rows may see; places.key_blocks if
-// there is none.
-__device__ inline int next_keys(const Places& places, int sample, const RowSpan& rows, int index,
-                                int key_end) {
-  for (; index * places.key_tile < key_end; ++index)
-    if (meet(rows, places.key_span(sample, index))) return index;
-  return places.key_blocks;
 }
 
 // Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h is 1 if the key of this lane's column is

@@ -184,11 +184,11 @@ __device__ void tile_products(const float* a, const float* b, int width,
 constexpr int thread_columns(int width) { return width / kAcross; }
 
 // out[i][4 c + e] += sum over j of weights[tile_row(i)][j] * v[j][4 (across + 16 c) + e], in order.
-// Rows of `weights` are padded as well.
-template <int kWidth, int kOthers, int kRows>
+// Rows of `weights` are padded as well; kPitch is the distance of rows of v.
+template <int kWidth, int kOthers, int kPitch = padded(kWidth), int kRows>
 __device__ void add_weighted(const float* weights, const float* v,
                              float (&out)[kRows][thread_columns(kWidth)]) {
-  constexpr int kPitch = padded(kWidth), kWeightPitch = padded(kOthers);
+  constexpr int kWeightPitch = padded(kOthers);
   const float* weight_row = weights + tile_row<kRows>(0) * kWeightPitch;
   const float* column = v + 4 * across();
 #pragma unroll 1
@@ -214,24 +214,28 @@ __device__ void add_weighted(const float* weights, const float* v,
   }
 }
 
-// row[...] = factor * values, rounded; a zero is +0.
+// Elements d to d + 3 of a row = factor * values, rounded; a zero is +0.
+template <class T>
+__device__ void store_four(T* row, bool whole, int d, int width, float factor,
+                           const float* values) {
+  Vector<T, 4> out;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) out.at[n] = from_float<T>(values[n] * factor + 0.0f);
+  if (whole && d < width) {
+    store_vector<T, 4>(row + d, out);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      if (d + n < width) row[d + n] = out.at[n];
+  }
+}
+// The same for all of a thread's columns.
 template <int kWidth, class T>
 __device__ void store_columns(T* row, bool whole, int width, float factor,
                               const float (&values)[thread_columns(kWidth)]) {
 #pragma unroll
-  for (int c = 0; c < kWidth / (4 * kAcross); ++c) {
-    const int d = 4 * (across() + c * kAcross);
-    Vector<T, 4> out;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) out.at[n] = from_float<T>(values[4 * c + n] * factor + 0.0f);
-    if (whole && d < width) {
-      store_vector<T, 4>(row + d, out);
-    } else {
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        if (d + n < width) row[d + n] = out.at[n];
-    }
-  }
+  for (int c = 0; c < kWidth / (4 * kAcross); ++c)
+    store_four(row, whole, 4 * (across() + c * kAcross), width, factor, values + 4 * c);
 }
 
 // row[...] += factor * values, rounded.
