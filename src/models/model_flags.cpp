@@ -8,10 +8,7 @@ void ModelFlags::fields(Fields& f) {
   f.begin_group("model");
   f.add("num-layers", &num_layers, "number of decoder layers, or of an encoder's")
       .in_short_help()
-      .within(1, kMaxFlagSize)
-      .of([this] {
-        return hybrid_layer_pattern ? "--hybrid-layer-pattern has a letter for each layer" : "";
-      });
+      .within(1, kMaxFlagSize);
   f.add("decoder-num-layers", &decoder_num_layers,
         "number of layers of the decoder of an encoder-decoder; default --num-layers")
       .within(1, kMaxFlagSize)

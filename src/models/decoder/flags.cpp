@@ -247,6 +247,11 @@ void apply_hybrid_pattern(const ModelFlags& f, const std::string& pattern,
                           const nn::NormConfig& norm, DecoderValue& value) {
   check_hybrid(f);
   const std::string letters = hybrid_letters(pattern);
+  MG_CHECK(
+      !f.num_layers || *f.num_layers == std::ssize(letters),
+      "--num-layers is {}, and --hybrid-layer-pattern '{}' has a letter for each of {} layers: "
+      "leave out --num-layers, or change one of them",
+      *f.num_layers, pattern, letters.size());
   const auto needs = [&](char letter, bool given, std::string_view flag) {
     const bool has = letters.find(letter) != letters.npos;
     MG_CHECK(has == given,

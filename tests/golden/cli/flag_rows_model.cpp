@@ -21,7 +21,7 @@ std::vector<FlagRow> model_flags() {
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
-      {"num-layers", "shape", "--num-layers 3", "", "", "", hybrid},
+      {"num-layers", "shape", "--num-layers 3"},
       {"decoder-num-layers", "shape", "--decoder-num-layers 1", two_texts, "--decoder-num-layers 2",
        "", "--bf16"},
       {"hidden-size", "shape", "--hidden-size 32"},

@@ -80,9 +80,11 @@ class KillSeries {
 
   std::vector<std::string> command(const std::string& folder) {
     std::vector<std::string> flags;
-    const bool has_model = begin_.find("--model ") != begin_.npos;
+    const bool has_model = begin_.find("--model ") != begin_.npos,
+               has_layers = begin_.find("--hybrid-layer-pattern ") != begin_.npos;
     std::istringstream words(
-        begin_ + (has_model ? "" : " --num-layers 2 --hidden-size 128 --num-attention-heads 4") +
+        begin_ + (has_model || has_layers ? "" : " --num-layers 2") +
+        (has_model ? "" : " --hidden-size 128 --num-attention-heads 4") +
         " --seq-length 32 --micro-batch-size 2 --global-batch-size 4 --lr 1e-3 "
         "--lr-decay-style cosine --train-iters 24 --save-interval 2 --save-keep 3 --log-interval 1 "
         "--threads 1 --save " +

@@ -120,6 +120,9 @@ TEST(HybridPattern, RefusesLettersAndFlagsByName) {
   expect_contains(pattern_refusal("M+"), {"'+'", "--multi-latent-attention", "not given"});
   expect_contains(pattern_refusal("M-", [](ModelFlags& f) { f.mtp_num_layers = 1; }),
                   {"--mtp-num-layers", "mutually exclusive"});
+  expect_contains(pattern_refusal("M-|M", [](ModelFlags& f) { f.num_layers = 4; }),
+                  {"--num-layers is 4", "--hybrid-layer-pattern 'M-|M'", "3 layers", "leave out"});
+  EXPECT_EQ(pattern_refusal("M-|M", [](ModelFlags& f) { f.num_layers = 3; }), "");
   expect_contains(pattern_refusal("M", [](ModelFlags& f) { f.mamba_num_groups = 3; }),
                   {"--mamba-num-heads 8", "--mamba-num-groups 3"});
   expect_contains(pattern_refusal("M", [](ModelFlags& f) { f.mamba_head_dim = 24; }),
