@@ -1,5 +1,5 @@
 // Documents that are packed into one sequence have the losses and, added up, the gradients of each
-// alone, with state spaces alone, in turn with attention and beside it.
+// alone, with state spaces alone, in turn with attention, beside it and after shared blocks.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -76,7 +76,7 @@ TEST(PackedDocuments, AreThoseOfEachAlone) {
       tokens.push_back(static_cast<int32_t>((tokens.size() * 37 + 11) % 61));
     alone.push_back({length});
   }
-  for (const char* name : {"mamba2", "nemotron_h", "falcon_h1_norm"}) {
+  for (const char* name : {"mamba2", "nemotron_h", "falcon_h1_norm", "bamba", "zamba2"}) {
     const Model model = model_from_config_json(testing::family_config(name));
     Results packed, apart;
     add_results(model, {{std::begin(kLengths), std::end(kLengths)}}, tokens, packed);
