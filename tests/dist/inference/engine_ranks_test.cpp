@@ -66,10 +66,11 @@ std::vector<std::vector<Generation>> run_divided(RandomModel& m, const Division&
   return of_ranks;
 }
 
-void expect_bits_of_one_rank(RandomModel& m, const Division& d, int64_t blocks = 8) {
+void expect_bits_of_one_rank(RandomModel& m, const Division& d, int64_t blocks = 8,
+                             int64_t block_size = 32) {
   const std::vector<Request> requests = divided_requests();
   const std::vector<Generation> expected = each_alone(m, requests);
-  for (const auto& results : run_divided(m, d, requests, blocks))
+  for (const auto& results : run_divided(m, d, requests, blocks, block_size))
     for (size_t i = 0; i < requests.size(); ++i)
       EXPECT_EQ(numbers_of(results[i]), numbers_of(expected[i])) << "request " << i;
 }
@@ -103,6 +104,21 @@ TEST_P(Pipelines, OfTiedEmbeddingsToo) {
 TEST_P(Pipelines, WithSlotsToo) {
   RandomModel m(summing_model(windows_shape(3)), DType::f32);
   expect_bits_of_one_rank(m, {.stages = 2, .led = GetParam()});
+}
+
+// Both stages use one block, and the first sends the output of the embedding along with the hidden
+// states. Later tokens read what blocks and state spaces have kept of earlier ones.
+TEST_P(Pipelines, OfSharedBlocksToo) {
+  RandomModel m(models::model_from_config_json(Json::parse(fmt::format(
+                    R"({{"model_type": "zamba2", "vocab_size": {}, "hidden_size": 16,
+    "num_hidden_layers": 4, "layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"],
+    "num_mem_blocks": 1, "num_attention_heads": 4, "intermediate_size": 24, "adapter_rank": 3,
+    "use_shared_attention_adapter": true, "use_mem_rope": true, "mamba_d_state": 6,
+    "n_mamba_heads": 4, "mamba_ngroups": 2, "max_position_embeddings": {},
+    "initializer_range": 0.3}})",
+                    kDividedVocabulary, kDividedPositions))),
+                DType::f32);
+  expect_bits_of_one_rank(m, {.stages = 2, .led = GetParam()}, 6, 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Pipelines, ::testing::Bool());
