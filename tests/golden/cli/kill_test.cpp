@@ -69,7 +69,7 @@ TEST(KillOfEncoderDecoders, BetweenFourLayouts) {
 TEST(KillOfHybrids, BetweenFourLayouts) {
   KillSeries({"--ranks 1", "--tensor-model-parallel-size 2 --sequence-parallel",
               "--pipeline-model-parallel-size 2",
-              "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+              "--context-parallel-size 2 --data-parallel-sharding-strategy optim_grads_params"},
              3, 27,
              "train --vocab-size 5000 --mock-data --hybrid-layer-pattern M-*M --mamba-state-dim 16 "
              "--mamba-head-dim 16 --mamba-num-groups 2 --position-embedding-type none "
