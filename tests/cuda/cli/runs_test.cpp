@@ -80,6 +80,11 @@ INSTANTIATE_TEST_SUITE_P(
               "--swiglu --normalization RMSNorm --position-embedding-type rope "
               "--disable-bias-linear --untie-embeddings-and-output-weights "
               "--group-query-attention --num-query-groups 2"},
+        Flags{"Hybrid",
+              "--num-layers 3 --hybrid-layer-pattern M*- --mamba-num-heads 4 --mamba-head-dim 8 "
+              "--mamba-num-groups 2 --mamba-state-dim 8 --position-embedding-type none "
+              "--hidden-size 32 --global-batch-size 2 --seq-length 72 "
+              "--max-position-embeddings 72 --reset-attention-mask"},
         Flags{"Documents", "--reset-attention-mask --reset-position-ids --eod-mask-loss"},
         Flags{"Tensor", "--tensor-model-parallel-size 2 --sequence-parallel"},
         Flags{"Pipeline", "--pipeline-model-parallel-size 2"},
