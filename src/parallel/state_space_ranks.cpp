@@ -136,8 +136,8 @@ class RunRanks {
     const Shape shape = {x.size(0), count, x.size(2)};
     const Tensor before = tape.empty(shape, x.dtype(), "context.before");
     if (is_first()) tape.kernels().fill({.out = before, .value = 0}, tape.stream());
-    const Neighbours sent = packed(tape, of_run(last, 0), of_run(last, 1), kOnward),
-                     received = passed(tape, sent, of_run(last, 0), "context, inputs before runs");
+    const Neighbours received =
+        exchanged(tape, of_run(last, 1), of_run(last, 0), "context, inputs before runs");
     put(tape, received.previous, of_run(before, 0));
     put(tape, received.next, of_run(before, 1));
     if (is_last()) put(tape, of_run(last, 0), of_run(before, 1));
@@ -147,9 +147,8 @@ class RunRanks {
   void give_back(Tape& tape, const Tensor& dbefore, const Tensor& dx) const {
     const int64_t count = dbefore.size(1);
     const Tensor last = dx.slice(1, dx.size(1) - count, count);
-    const Neighbours sent = packed(tape, of_run(dbefore, 0), of_run(dbefore, 1), kBack),
-                     received = passed(tape, sent, of_run(dbefore, 0),
-                                       "context, gradients of inputs before runs");
+    const Neighbours received = exchanged(tape, of_run(dbefore, 0), of_run(dbefore, 1),
+                                          "context, gradients of inputs before runs");
     add(tape, received.next, of_run(last, 0));
     add(tape, received.previous, of_run(last, 1));
     if (is_last()) add(tape, of_run(dbefore, 1), of_run(last, 0));
@@ -163,8 +162,7 @@ class RunRanks {
   }
 
  private:
-  static constexpr bool kOnward = true, kBack = false;
-  // Messages from or to the neighbouring ranks; undefined: there is none.
+  // Messages from the neighbouring ranks; undefined: there is none.
   struct Neighbours {
     Tensor previous, next;
   };
@@ -194,37 +192,29 @@ class RunRanks {
     }
   }
 
-  // What is sent of the first and the second run: onward to the rank with the following run, back
-  // to that with the one before it.
-  Neighbours packed(Tape& tape, const Tensor& first, const Tensor& second, bool onward) const {
-    const auto copy = [&](const Tensor& x) {
-      const Tensor sent = communication_buffer(tape, x.shape(), x.dtype(), "context.sent");
-      put(tape, x, sent);
-      return sent;
-    };
-    return {.previous = is_first() ? Tensor() : copy(onward ? second : first),
-            .next = is_last() ? Tensor() : copy(onward ? first : second)};
-  }
-  // One call that sends to the neighbours and receives from them tensors like `like`.
-  Neighbours passed(Tape& tape, const Neighbours& sent, const Tensor& like,
-                    std::string_view call) const {
-    const int64_t both = (is_first() ? 0 : 1) + (is_last() ? 0 : 1), size = like.elements();
+  // One call that sends to the neighbours and receives from them tensors of one shape. Every rank
+  // has buffers for two neighbours, so that all need as much memory.
+  Neighbours exchanged(Tape& tape, const Tensor& to_previous, const Tensor& to_next,
+                       std::string_view call) const {
+    const int64_t size = to_next.elements();
     const auto buffer = [&] {
-      return communication_buffer(tape, {both, size}, like.dtype(), "context.neighbours");
+      return communication_buffer(tape, {2, size}, to_next.dtype(), "context.neighbours");
     };
     const Tensor out = buffer(), in = buffer();
     std::vector<int64_t> counts(static_cast<size_t>(ranks_.size()));
     Neighbours received;
     int64_t row = 0;
-    for (const auto& [from, to, rank] :
-         {std::tuple{&sent.previous, &received.previous, ranks_.rank() - 1},
-          {&sent.next, &received.next, ranks_.rank() + 1}}) {
-      if (!from->defined()) continue;
-      put(tape, from->view({size}), out.select(0, row));
-      *to = in.select(0, row++).view(like.shape());
+    for (const auto& [sent, to, rank] :
+         {std::tuple{&to_previous, &received.previous, ranks_.rank() - 1},
+          {&to_next, &received.next, ranks_.rank() + 1}}) {
+      if (rank < 0 || rank == ranks_.size()) continue;
+      put(tape, *sent, out.select(0, row).view(sent->shape()));
+      *to = in.select(0, row++).view(sent->shape());
       counts[static_cast<size_t>(rank)] = 1;
     }
-    ranks_.group().all_to_all(out, in, counts, counts, tape.stream(), call).wait(tape.stream());
+    ranks_.group()
+        .all_to_all(out.slice(0, 0, row), in.slice(0, 0, row), counts, counts, tape.stream(), call)
+        .wait(tape.stream());
     return received;
   }
 
@@ -244,22 +234,23 @@ class RunRanks {
   }
 
   // From rank to rank: through the first runs onward to the last rank, and back through the second
-  // ones; gradients the other way round.
+  // ones; gradients the other way round. The first rank begins with 0, in as much memory as the
+  // others need for what they receive.
   void pass(Tape& tape, const Tensor& state, const Tensor& decay, bool gradient,
             const Tensor& before) const {
     const std::string_view call = gradient ? "context, gradients of states" : "context, states";
     const int rank = ranks_.rank();
-    Tensor passing;  // undefined: 0
+    Tensor passing;
     for (const bool outward : {true, false}) {
       const int64_t run = outward == gradient ? 1 : 0;
-      const Tensor of_state = of_run(state, run), to = of_run(before, run);
+      const Tensor of_state = of_run(state, run);
       const int from = outward ? rank - 1 : rank + 1, next = outward ? rank + 1 : rank - 1;
-      if (from >= 0 && from < ranks_.size()) {
+      if (from < ranks_.size())
         passing = communication_buffer(tape, of_state.shape(), state.dtype(), "context.state");
+      if (from < 0) tape.kernels().fill({.out = passing, .value = 0}, tape.stream());
+      else if (from < ranks_.size())
         ranks_.group().recv(passing, from, tape.stream(), call).wait(tape.stream());
-      }
-      if (passing.defined()) put(tape, passing, to);
-      else clear(tape, to);
+      put(tape, passing, of_run(before, run));
       if (!outward && is_first()) return;  // nothing follows
       passing = advanced(tape, passing, of_state, of_run(decay, run));
       if (next < ranks_.size())

@@ -15,25 +15,11 @@ SettledRun run_of(const std::string& task, const std::string& flags) {
   return settle_run(given, post_training::make_task(given.data));
 }
 
-// Compares memory of every class and traffic with those of a run.
 void expect_executed(const SettledRun& run) {
   settings::TrainSettings settled = run.settings;
   const plan::Plan plan =
       make_plan(settled, run.model, run.vocabulary, {.task = run.task, .samples = false});
-  const std::vector<ExecutedRank> ranks = executed(run, 2);
-  const size_t per_stage = ranks.size() / plan.stages.size();
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    for (int c = 0; c < kMemoryClasses; ++c) {
-      if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
-      const auto at = static_cast<size_t>(c);
-      EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
-          << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
-    }
-  }
-  double sent = 0;
-  for (const plan::TrafficWork& work : plan.traffic)
-    if (work.call != "gradient norm") sent += work.sent;
-  EXPECT_EQ(sent, ranks[0].sent);
+  expect_planned(plan, executed(run, 2));
 }
 
 TEST(TaskPlan, IsWhatIsExecuted) {

@@ -162,4 +162,21 @@ inline std::vector<ExecutedRank> executed(const SettledRun& run, int steps) {
   return ranks;
 }
 
+// Compares memory of every class, of the first rank of each stage, and the traffic of rank 0.
+inline void expect_planned(const plan::Plan& plan, const std::vector<ExecutedRank>& ranks) {
+  const size_t per_stage = ranks.size() / plan.stages.size();
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    for (int c = 0; c < kMemoryClasses; ++c) {
+      if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
+      const auto at = static_cast<size_t>(c);
+      EXPECT_EQ(plan.stages[stage].arenas[at], ranks.at(stage * per_stage).memory[at])
+          << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
+    }
+  }
+  double sent = 0;
+  for (const plan::TrafficWork& work : plan.traffic)
+    if (work.call != "gradient norm") sent += work.sent;
+  EXPECT_EQ(sent, ranks[0].sent);
+}
+
 }  // namespace megatron::training

@@ -31,20 +31,7 @@ TEST(Freeze, IsPlannedAsExecuted) {
     settings::TrainSettings settled = some.settings;
     const plan::Plan plan = make_plan(settled, some.model, some.vocabulary, {});
     const std::vector<ExecutedRank> ranks = executed(some, 2), whole = executed(all, 2);
-    const size_t per_stage = ranks.size() / plan.stages.size();
-    for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-      const ExecutedRank& rank = ranks.at(stage * per_stage);
-      for (int c = 0; c < kMemoryClasses; ++c) {
-        const auto at = static_cast<size_t>(c);
-        if (static_cast<MemoryClass>(c) == MemoryClass::scratch) continue;
-        EXPECT_EQ(plan.stages[stage].arenas[at], rank.memory[at])
-            << "stage " << stage << ", " << name(static_cast<MemoryClass>(c));
-      }
-    }
-    double sent = 0;
-    for (const plan::TrafficWork& work : plan.traffic)
-      if (work.call != "gradient norm") sent += work.sent;
-    EXPECT_EQ(sent, ranks[0].sent);
+    expect_planned(plan, ranks);
     double of_all = 0, of_whole = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
       of_all += ranks[r].sent;
