@@ -43,7 +43,7 @@ inline constexpr int64_t kPageKeys = 32;
 // 32. Key j of sample b is row j % P of page block_table[b, j / P] and has position j, S = blocks *
 // P. Such a call has q_positions but no k_positions, is causal and has no dropout. Table entries of
 // pages in which no query of the sample sees a key may name any page. A row's bits are the same as
-// without a table.
+// without a table, except for latents (kernels/latents.h).
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither

@@ -67,10 +67,8 @@ Tensor bias_sums(const AttentionBackwardArgs& args, const AttentionBlocks& block
 
 bool is_latent(const AttentionArgs& args) {
   const Tensor &k = args.k, &v = args.v;
-  return args.block_table.defined() && !args.bias.defined() && k.size(2) == 1 &&
-         k.size(3) > kAttentionWidth && k.size(3) <= kLatentKey &&
-         v.size(3) <= std::min(kLatentValue, k.size(3)) && v.same_storage(k) &&
-         v.offset() == k.offset() && v.stride(0) == k.stride(0) && v.stride(1) == k.stride(1);
+  return are_latents(args) && !args.bias.defined() && k.size(3) > kAttentionWidth &&
+         k.size(3) <= kLatentKey && v.size(3) <= kLatentValue;
 }
 
 void check_attention_sizes(const char* kernel, const AttentionArgs& args) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "device/stream.h"
-#include "kernels/attention.h"
+#include "kernels/latents.h"
 
 namespace megatron::kernels::cuda {
 
@@ -77,10 +77,6 @@ inline constexpr int kFewLatentRows = 32;
 constexpr AttentionTile latent_tile(bool tensor_cores, int64_t rows) {
   return {tensor_cores && rows > kFewLatentRows ? 64 : 16, 32};
 }
-// Blocks of threads compute a tile of rows for ranges of this many keys, so that a long text
-// occupies many multiprocessors. With more than one range their results are merged in order.
-inline constexpr int64_t kLatentRange = 1024;
-
 // Blocks of query rows and keys in one call.
 struct AttentionBlocks {
   int64_t row_tile, key_tile;

@@ -14,19 +14,20 @@ namespace {
 struct PagedShape {
   int64_t keys, heads, kv_heads, width, page, window = 0;
   int64_t radius = -1;  // of the bias by distance; -1: none
+  int64_t latent = 0;   // values are so many first elements of the keys; 0: they are apart
 };
 
 // Keys and values of one sample, contiguous and in pages of reversed order. Other pages of the
 // pool, and the memory after the last key, are NaN.
 class PagedKeys {
  public:
-  PagedKeys(const PagedShape& shape, DType type)
-      : shape_(shape), type_(type), runtime_({DeviceKind::cpu, 0}, 2) {
+  PagedKeys(const PagedShape& shape, DType type, int threads = 2)
+      : shape_(shape), type_(type), runtime_({DeviceKind::cpu, 0}, threads) {
     const Shape by_query{1, shape.keys, shape.heads, shape.width},
         by_key{1, shape.keys, shape.kv_heads, shape.width};
     all_.q = normal(by_query);
     all_.k = normal(by_key);
-    all_.v = normal(by_key);
+    all_.v = shape.latent > 0 ? all_.k.slice(3, 0, shape.latent) : normal(by_key);
     all_.scale = 1 / std::sqrt(static_cast<double>(shape.width));
     all_.window = shape.window;
     if (shape.radius >= 0) all_.bias = normal({2 * shape.radius + 1, shape.heads}, DType::f32);
@@ -35,7 +36,7 @@ class PagedKeys {
     for (int64_t i = 0; i < blocks_; ++i)
       table_.data<int32_t>()[i] = static_cast<int32_t>(2 * (blocks_ - i) - 1);
     pages_k_ = paged(all_.k);
-    pages_v_ = paged(all_.v);
+    pages_v_ = shape.latent > 0 ? pages_k_.slice(3, 0, shape.latent) : paged(all_.v);
   }
 
   AttentionArgs all() { return outputs(all_, shape_.keys); }
@@ -79,7 +80,7 @@ class PagedKeys {
     return pool;
   }
   AttentionArgs outputs(AttentionArgs args, int64_t queries) {
-    args.out = Tensor::empty(arena(), args.q.shape(), type_, "test");
+    args.out = Tensor::empty(arena(), {1, queries, shape_.heads, args.v.size(3)}, type_, "test");
     args.lse = Tensor::empty(arena(), {1, shape_.heads, queries}, DType::f32, "test");
     return args;
   }
@@ -120,6 +121,36 @@ TEST(PagedAttention, HasTheBitsOfKeysInARow) {
     for (const auto& [type, products] : types_and_ways()) {
       const UseBf16Products use(products);
       expect_bits_of_pages(shape, type);
+    }
+  }
+}
+
+// Ranges of latents are merged in the same order whether threads share them or not.
+TEST(PagedAttention, OfLatentsHasTheSameBitsInAnyNumberOfThreads) {
+  for (const int64_t window : {0, 1500}) {
+    const PagedShape shape{.keys = 2100,
+                           .heads = 3,
+                           .kv_heads = 1,
+                           .width = 40,
+                           .page = 64,
+                           .window = window,
+                           .latent = 24};
+    for (const auto& [type, products] : types_and_ways()) {
+      const UseBf16Products use(products);
+      PagedKeys one(shape, type, 1);
+      const AttentionArgs many = one.in_pages(2000, 100);
+      one.run(many);
+      for (const int threads : {1, 2, 5}) {
+        PagedKeys keys(shape, type, threads);
+        for (const auto& [first, count] : {std::pair<int64_t, int64_t>{2099, 1}, {2030, 20}}) {
+          const AttentionArgs args = keys.in_pages(first, count);
+          keys.run(args);
+          EXPECT_EQ(to_doubles(args.out), to_doubles(many.out.slice(1, first - 2000, count)))
+              << name(type) << " " << str(bf16_products()) << ", " << count << " queries, "
+              << threads << " threads";
+          EXPECT_EQ(to_doubles(args.lse), to_doubles(many.lse.slice(2, first - 2000, count)));
+        }
+      }
     }
   }
 }

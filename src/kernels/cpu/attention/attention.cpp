@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention/keys_ahead.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/few_rows.h"
+#include "kernels/latents.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
@@ -110,6 +111,60 @@ class PackedKeys {
   uint32_t* data_;
 };
 
+// Results for a block's rows over some of the keys.
+struct Totals {
+  float *maximum, *sum;  // [rows]: largest scores and sums of weights relative to them
+  float* output;         // [rows][columns]: weighted sums of values
+};
+
+// The totals of ranges of latents (kernels/latents.h): of the ranges of one block of rows after the
+// other in a thread, or of each range in a place of its own.
+struct LatentRanges {
+  LatentRanges(const AttentionArgs& args, const AttentionSizes& sizes, int threads)
+      : count(are_latents(args) ? std::max<int64_t>(1, ceil_div(sizes.keys, kLatentRange)) : 1),
+        blocks(sizes.batch * sizes.kv_heads * sizes.row_blocks()),
+        words(kQueryRows * (2 + sizes.value.columns)) {
+    constexpr int64_t kMaxBytes = int64_t{64} << 20;
+    are_shared = count > 1 && blocks < threads && blocks * count * words * 4 <= kMaxBytes;
+    places = count == 1 ? 0 : are_shared ? blocks * count : threads;
+  }
+  int64_t bytes() const { return places * words * 4; }
+  Totals at(int64_t place, std::byte* memory) const {
+    float* begin = reinterpret_cast<float*>(memory) + place * words;
+    return {begin, begin + kQueryRows, begin + 2 * kQueryRows};
+  }
+  // The part of the blocks of keys that lies in a range.
+  static RowBlock::KeyBlocks within(const RowBlock::KeyBlocks& all, int64_t range) {
+    static_assert(kLatentRange % kKeyColumns == 0);
+    constexpr int64_t kBlocks = kLatentRange / kKeyColumns;
+    return {std::max(all.begin, range * kBlocks), std::min(all.end, (range + 1) * kBlocks)};
+  }
+
+  int64_t count, blocks, words, places = 0;
+  bool are_shared = false;  // threads share the ranges of a block of rows
+};
+
+// Adds what `rows` rows have in another range, from row `first` on.
+void merge(const Totals& into, const Totals& from, int64_t first, int64_t rows, int64_t columns) {
+  for (int64_t i = first; i < first + rows; ++i) {
+    if (from.sum[i] == 0) continue;
+    float* out = into.output + i * columns;
+    const float* more = from.output + i * columns;
+    if (into.sum[i] == 0) {
+      into.maximum[i] = from.maximum[i];
+      into.sum[i] = from.sum[i];
+      std::copy_n(more, columns, out);
+      continue;
+    }
+    const float maximum = std::max(into.maximum[i], from.maximum[i]),
+                fade = std::exp(into.maximum[i] - maximum),
+                other = std::exp(from.maximum[i] - maximum);
+    into.maximum[i] = maximum;
+    into.sum[i] = into.sum[i] * fade + from.sum[i] * other;
+    for (int64_t j = 0; j < columns; ++j) out[j] = out[j] * fade + more[j] * other;
+  }
+}
+
 struct Workspace {
   Workspace(const AttentionSizes& sizes, bool biased, std::byte* begin) {
     const int64_t tile = kQueryRows * kKeyColumns;
@@ -123,6 +178,8 @@ struct Workspace {
     };
     bytes = cut_pieces(begin, pieces);
   }
+
+  Totals totals() { return {maximum, sum, floats(output)}; }
 
   int64_t bytes = 0;
   uint32_t *scores, *weights, *random, *bias, *queries, *output;
@@ -235,9 +292,11 @@ class UnpackedTile {
   const FunctionRef<void(int64_t)>& prefetch_;
 };
 
-// Computes the rows of `block` by online softmax over the blocks of keys in ascending order.
+// Computes the rows of `block` by online softmax over these blocks of keys in ascending order, as
+// totals in `work`.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
-            const PackedKeys& packed, const HeadBias& bias, const RowBlock& block, int thread,
+            const PackedKeys& packed, const HeadBias& bias, const RowBlock& block,
+            const RowBlock::KeyBlocks& blocks, int thread,
             const FunctionRef<void(int64_t)>& prefetch, Workspace& work) {
   const int64_t head = block.sample * sizes.kv_heads + block.key_head;
   pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
@@ -248,7 +307,6 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = is_paired(sizes.kind);
   const uint32_t* weights = pairs ? work.weights : work.scores;
-  const RowBlock::KeyBlocks blocks = block.key_blocks(sizes);
   for (int64_t b = blocks.begin; b < blocks.end; ++b) {
     TilePlace place = block.tile(places, b);
     if (place.keys == 0) continue;
@@ -295,19 +353,19 @@ Normalised normalised(float maximum, float sum, float sink) {
 }
 
 void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block,
-            Workspace& work) {
+            const Totals& totals) {
   float* lse = args.lse.data<float>();
   const float* sinks = args.sinks.defined() ? args.sinks.data<float>() : nullptr;
   float factors[kQueryRows];
   for (int64_t i = 0; i < block.count; ++i) {
-    const float maximum = work.maximum[i], sum = work.sum[i];
+    const float maximum = totals.maximum[i], sum = totals.sum[i];
     const Normalised row = sinks == nullptr ? normalised(maximum, sum)
                                             : normalised(maximum, sum, sinks[block.head(sizes, i)]);
     factors[i] = row.factor;
     lse[block.statistics_index(sizes, i)] = row.lse;
   }
   unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
-              block.count, floats(work.output), sizes.value.columns, factors);
+              block.count, totals.output, sizes.value.columns, factors);
 }
 
 // Key heads that a thread attends to one after the other if it reads keys in place. Only the first
@@ -316,6 +374,115 @@ int64_t heads_at_once(int64_t heads, int64_t threads) {
   constexpr int64_t kParts = 4;
   return std::max<int64_t>(1, heads / (kParts * threads));
 }
+
+class ForwardPass {
+ public:
+  ForwardPass(const AttentionArgs& args, const AttentionScratch& scratch, Stream& stream)
+      : args_(args),
+        scratch_(scratch),
+        pool_(stream.pool()),
+        sizes_(args),
+        places_(sizes_, scratch.positions),
+        packed_(args, sizes_, places_, *scratch.keys, stream),
+        bias_(args.bias, scratch.bias, stream),
+        ranges_(args, sizes_, pool_.size()),
+        unpacked_(reads_unpacked(sizes_, args.k.dtype())) {}
+
+  void run() {
+    if (ranges_.are_shared) return share_ranges();
+    const int64_t all = ranges_.blocks, run = unpacked_ ? heads_at_once(all, pool_.size()) : 1;
+    pool_.parallel_for(ceil_div(all, run), [&](int64_t part, int thread) {
+      const int64_t begin = part * run, end = std::min(begin + run, all);
+      with_keys_ahead({args_, sizes_, begin, unpacked_ ? end : begin}, [&](const Prefetch& ahead) {
+        Workspace work = workspace(thread);
+        for (int64_t index = begin; index < end; ++index) attend_to(index, thread, ahead, work);
+      });
+    });
+  }
+
+ private:
+  using Prefetch = FunctionRef<void(int64_t)>;
+
+  // Block of rows. Starts with the last ones: under a causal mask they see the most keys.
+  RowBlock block(int64_t index) const {
+    const int64_t blocks = sizes_.row_blocks(), head = index / blocks;
+    return {sizes_, head / sizes_.kv_heads, head % sizes_.kv_heads, blocks - 1 - index % blocks};
+  }
+  Workspace workspace(int thread) const {
+    return {sizes_, args_.bias.defined(), scratch_.tiles->data() + thread * scratch_.tile_bytes};
+  }
+  Totals totals(int64_t place) const { return ranges_.at(place, scratch_.ranges->data()); }
+  template <class F>
+  static void with_keys_ahead(KeysAhead ahead, const F& f) {
+    const KeepTiles keep_tiles;
+    ahead.block();
+    const auto prefetch = [&](int64_t lines) { ahead.lines(lines); };
+    f(Prefetch(prefetch));
+  }
+
+  // All keys of a block of rows, in one thread.
+  void attend_to(int64_t index, int thread, const Prefetch& prefetch, Workspace& work) const {
+    const RowBlock rows = block(index);
+    const RowBlock::KeyBlocks keys = rows.key_blocks(sizes_);
+    if (ranges_.count == 1) {
+      attend(args_, sizes_, places_, packed_, bias_, rows, keys, thread, prefetch, work);
+      return finish(args_, sizes_, rows, work.totals());
+    }
+    const Totals sums = totals(thread);
+    std::fill_n(sums.sum, rows.rows, 0.0f);
+    std::fill_n(sums.maximum, rows.rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sums.output, rows.rows * sizes_.value.columns, 0.0f);
+    for (int64_t range = 0; range < ranges_.count; ++range) {
+      const RowBlock::KeyBlocks within = LatentRanges::within(keys, range);
+      if (within.begin >= within.end) continue;
+      attend(args_, sizes_, places_, packed_, bias_, rows, within, thread, prefetch, work);
+      merge(sums, work.totals(), 0, rows.count, sizes_.value.columns);
+    }
+    finish(args_, sizes_, rows, sums);
+  }
+
+  // Ranges in any order, then their totals in order.
+  void share_ranges() {
+    const int64_t count = ranges_.count, columns = sizes_.value.columns;
+    pool_.parallel_for(ranges_.blocks * count, [&](int64_t unit, int thread) {
+      attend_to_range(unit / count, unit % count, thread);
+    });
+    constexpr int64_t kRows = 4;  // that a thread merges at once
+    pool_.parallel_for(ranges_.blocks * kQueryRows / kRows, [&](int64_t part, int) {
+      const int64_t index = part * kRows / kQueryRows, first = part * kRows % kQueryRows,
+                    rows = std::min(kRows, block(index).count - first);
+      for (int64_t range = 1; range < count; ++range)
+        merge(totals(index * count), totals(index * count + range), first, rows, columns);
+    });
+    pool_.parallel_for(ranges_.blocks, [&](int64_t index, int) {
+      finish(args_, sizes_, block(index), totals(index * count));
+    });
+  }
+  void attend_to_range(int64_t index, int64_t range, int thread) const {
+    const KeysAhead::Keys keys{range * kLatentRange, (range + 1) * kLatentRange};
+    with_keys_ahead(
+        {args_, sizes_, index, unpacked_ ? index + 1 : index, keys}, [&](const Prefetch& prefetch) {
+          Workspace work = workspace(thread);
+          const Totals to = totals(index * ranges_.count + range);
+          work.output = reinterpret_cast<uint32_t*>(to.output);
+          const RowBlock rows = block(index);
+          attend(args_, sizes_, places_, packed_, bias_, rows,
+                 LatentRanges::within(rows.key_blocks(sizes_), range), thread, prefetch, work);
+          std::copy_n(work.maximum, rows.rows, to.maximum);
+          std::copy_n(work.sum, rows.rows, to.sum);
+        });
+  }
+
+  const AttentionArgs& args_;
+  const AttentionScratch& scratch_;
+  ThreadPool& pool_;
+  AttentionSizes sizes_;
+  KeyPlaces places_;
+  PackedKeys packed_;
+  HeadBias bias_;
+  LatentRanges ranges_;
+  bool unpacked_;
+};
 
 }  // namespace
 
@@ -329,6 +496,8 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
   scratch.keys = arena.allocate(PackedKeys::Form(sizes, args.k.dtype()).bytes(sizes, threads),
                                 "attention keys");
   scratch.tiles = arena.allocate(scratch.tile_bytes * threads, "attention tiles");
+  const LatentRanges ranges(args, sizes, threads);
+  if (ranges.places > 0) scratch.ranges = arena.allocate(ranges.bytes(), "attention ranges");
   if (args.bias.defined())
     scratch.bias = arena.allocate(HeadBias::bytes(args.bias), "attention bias");
   return scratch;
@@ -338,30 +507,7 @@ void attention(const AttentionArgs& args, Stream& stream) {
   require_attention_type("attention", args.q.dtype());
   if (args.out.elements() == 0 && args.lse.elements() == 0) return;
   const AttentionScratch scratch = attention_scratch(args, stream);
-  const AttentionSizes sizes(args);
-  const KeyPlaces places(sizes, scratch.positions);
-  const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
-  const HeadBias bias(args.bias, scratch.bias, stream);
-  const int64_t blocks = sizes.row_blocks(), all = sizes.batch * sizes.kv_heads * blocks;
-  const bool unpacked = reads_unpacked(sizes, args.k.dtype());
-  const int64_t run = unpacked ? heads_at_once(all, stream.pool().size()) : 1;
-  stream.pool().parallel_for(ceil_div(all, run), [&](int64_t part, int thread) {
-    const int64_t begin = part * run, end = std::min(begin + run, all);
-    const KeepTiles keep_tiles;
-    KeysAhead ahead(args, sizes, begin, unpacked ? end : begin);
-    ahead.block();
-    const auto prefetch = [&](int64_t lines) { ahead.lines(lines); };
-    const FunctionRef<void(int64_t)> prefetch_ref = prefetch;
-    Workspace work(sizes, args.bias.defined(), scratch.tiles->data() + thread * scratch.tile_bytes);
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t head = index / blocks;
-      // Starts with the last rows: under a causal mask they see the most keys.
-      const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
-                           blocks - 1 - index % blocks);
-      attend(args, sizes, places, packed, bias, block, thread, prefetch_ref, work);
-      finish(args, sizes, block, work);
-    }
-  });
+  ForwardPass(args, scratch, stream).run();
 }
 
 }  // namespace megatron::kernels::cpu

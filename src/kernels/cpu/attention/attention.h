@@ -14,6 +14,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
 struct AttentionScratch {
   std::shared_ptr<Storage> positions, keys,
       tiles;                                 // keys: forward only; null if nothing is computed
+  std::shared_ptr<Storage> ranges;           // forward of long latents only: totals of ranges
   std::shared_ptr<Storage> sinks;            // backward with dsinks only: f64 [B,N]
   std::shared_ptr<Storage> bias, bias_sums;  // with a bias; sums: backward with dbias only
   int64_t tile_bytes = 0;                    // per thread

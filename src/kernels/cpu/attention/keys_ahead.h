@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/cpu/attention/blocks.h"
 #include "kernels/cpu/attention/pack.h"
@@ -12,9 +13,13 @@ namespace megatron::kernels::cpu {
 // reads them, however many there are of each sample.
 class KeysAhead {
  public:
-  // heads: [begin, end), numbered sample by sample.
-  KeysAhead(const AttentionArgs& args, const AttentionSizes& sizes, int64_t begin, int64_t end)
-      : args_(args), sizes_(sizes), head_(begin), end_(sizes.keys > 0 ? end : begin) {
+  struct Keys {
+    int64_t begin, end;
+  };
+  // heads: [begin, end), numbered sample by sample. keys: the only ones of a single head.
+  KeysAhead(const AttentionArgs& args, const AttentionSizes& sizes, int64_t begin, int64_t end,
+            Keys keys = {0, std::numeric_limits<int64_t>::max()})
+      : args_(args), sizes_(sizes), only_(keys), head_(begin), end_(sizes.keys > 0 ? end : begin) {
     if (head_ < end_) enter();
   }
 
@@ -73,10 +78,14 @@ class KeysAhead {
     }
     last_ = std::clamp<int64_t>(end, 1, last_);
     next_ = std::clamp<int64_t>(first / kPanel * kPanel, 0, last_ - 1);
+    next_ = std::max(next_, only_.begin);
+    last_ = std::min(last_, only_.end);
+    if (next_ >= last_) end_ = head_;
   }
 
   const AttentionArgs& args_;
   const AttentionSizes& sizes_;
+  Keys only_;
   int64_t head_, end_;
   int64_t next_ = 0, last_ = 0;  // keys of the head
   bool of_values_ = false;       // the next part is of values
