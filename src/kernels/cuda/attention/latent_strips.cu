@@ -259,6 +259,7 @@ void launch_strips(const AttentionArgs& args, const AttentionScratch& scratch, S
 
 void latent_attention(const AttentionArgs& args, const AttentionScratch& scratch, Stream& stream) {
   if (args.q.dtype() == DType::f32) return latent_attention_f32(args, scratch, stream);
+  if (args.q.dtype() == DType::f64) refuse_type("attention", args.q.dtype());
   for_half_type(args.q.dtype(), [&](auto type) {
     using T = decltype(type);
     forward_blocks(args).row_tile == kStripRows
