@@ -326,7 +326,8 @@ TEST_F(Launch, BadInput) {
     return words;
   };
   refused(with({"-np", "2", "--launcher", "slurm"}), {"--launcher is slurm", "mpiexec or a path"});
-  refused(with({"-np", "2", "--launcher", "/bin/no"}), {"--launcher /bin/no", "not an executable program"});
+  refused(with({"-np", "2", "--launcher", "/bin/no"}),
+          {"--launcher /bin/no", "not an executable program"});
   refused(with({"-np", "2", "--launcher", "/bin/true"}), {"/bin/true --version"});
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);
