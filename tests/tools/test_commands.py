@@ -23,9 +23,11 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*
 FIRST_WORDS = re.compile(
     r"(megatron|mpirun|srun|torchrun|mkdir|cd|echo|printf|head|for|cmake|ninja|tools/\S+|bench/\S+|\./\S+)( |$)"
 )
-# Not run: placeholders, other machines and schedulers, GPUs, builds, and commands that take longer than minutes.
+# Not run: placeholders, published models, other machines and schedulers, GPUs, builds, and commands that take longer
+# than minutes.
 NOT_RUN = re.compile(
-    r"\.\.\.|\[--|PREFIX|SLURM|--hosts? |srun|torchrun|--device cuda|megatron bench|(^|&& )(cmake|ninja|tools/|bench/|\./)"
+    r"\.\.\.|\[--|PREFIX|--load (bert|flan)-|SLURM|--hosts? |srun|torchrun|--device cuda|megatron bench|"
+    r"(^|&& )(cmake|ninja|tools/|bench/|\./)"
 )
 MINUTES = 10
 PROGRAM = Path()
