@@ -12,6 +12,9 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")                     # vector shuffles need constants, which -O0 does not see
 
+if(MEGATRON_SANITIZER AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options(-Wno-maybe-uninitialized)  # a false alarm of GCC in the code that sanitizers add
+endif()
 if(MEGATRON_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1)
   add_link_options(-fsanitize=address,undefined)

@@ -1,7 +1,8 @@
 // PyPI's transformers opens this program's output: for every family that it supports, a directory
-// with our initial values gives our logits, and so does what `megatron quantize` writes. Excluded
-// are nemotron-nas, whose class transformers does not ship, and megatron, this program's own type.
-// MEGATRON_TEST_PYTHON: a Python that has torch and transformers; without it they are installed.
+// with our initial values gives our logits, and so does what `megatron quantize` writes; PEFT opens
+// trained adapters. Excluded are nemotron-nas, whose class transformers does not ship, and
+// megatron, this program's own type. MEGATRON_TEST_PYTHON: a Python that has torch, transformers
+// and PEFT; without it they are installed.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -115,15 +116,38 @@ void write_model(Json config, const std::string& directory) {
   write_expected(m, m.model, directory);
 }
 
-// Quantizes a directory of the golden vectors.
-void write_quantized(const std::string& family, const std::string& directory) {
-  const Ended done = shell(std::string(MEGATRON_BINARY) + " quantize --model " +
-                           testing::vectors("hf/" + family) + " --save " + directory);
-  ASSERT_TRUE(done.well) << done.text;
-  const checkpoint::ModelDirectory read(directory);
+void megatron(const std::string& arguments) {
+  const Ended done = shell(std::string(MEGATRON_BINARY) + " " + arguments);
+  ASSERT_TRUE(done.well) << arguments << "\n" << done.text;
+}
+
+// Writes expected.json of the model in `from` to `directory`.
+void write_expected_of(const std::string& from, const std::string& directory) {
+  const checkpoint::ModelDirectory read(from);
   testing::RandomModel m(models::model_from_config_json(read.config()), DType::f32);
   const auto loaded = load_model(read, m.model.model(), m.runtime, DType::f32, 0);
   write_expected(m, *loaded, directory);
+}
+
+// Quantizes a directory of the golden vectors.
+void write_quantized(const std::string& family, const std::string& directory) {
+  megatron("quantize --model " + testing::vectors("hf/" + family) + " --save " + directory);
+  if (!::testing::Test::HasFatalFailure()) write_expected_of(directory, directory);
+}
+
+// Trains an adapter of a directory of the golden vectors; returns its directory. Our logits are
+// those of the merged model.
+std::string train_adapter(const std::string& family, const std::string& flags,
+                          const std::string& folder) {
+  const std::string base = testing::vectors("hf/" + family), adapter = folder + "/iter_0000003",
+                    merged = folder + "/merged";
+  megatron("train --model " + base + " --finetune --mock-data --seq-length 16 " + flags +
+           " --micro-batch-size 2 --global-batch-size 4 --train-iters 3 --lr 3e-2 --threads 1" +
+           " --lr-decay-style constant --save " + folder);
+  if (::testing::Test::HasFatalFailure()) return "";
+  megatron("merge-adapter --model " + base + " --adapter " + adapter + " --save " + merged);
+  if (!::testing::Test::HasFatalFailure()) write_expected_of(merged, adapter);
+  return adapter;
 }
 
 class Transformers : public ::testing::Test {
@@ -134,9 +158,9 @@ class Transformers : public ::testing::Test {
       return;
     }
     const Ended made = shell("python3 -m venv " + (folder_ / "venv") + " && " + python_ +
-                             " -m pip install -q torch transformers");
+                             " -m pip install -q torch transformers peft");
     if (!made.well)
-      GTEST_SKIP() << "python3 -m venv and pip install torch transformers did not succeed here "
+      GTEST_SKIP() << "python3 -m venv and pip install torch transformers peft failed here "
                       "(they need python3-venv, PyPI and 6 GB): "
                    << made.text;
   }
@@ -191,6 +215,23 @@ TEST_F(Transformers, OpensQuantizedDirectoriesAndGivesOurLogits) {
     directories += " " + (folder_ / family);
   }
   EXPECT_EQ(open(directories).size(), 3u);
+}
+
+TEST_F(Transformers, PeftOpensTrainedAdaptersAndGivesOurLogits) {
+  const std::map<std::string, std::pair<std::string, std::string>> all = {
+      {"lora", {"llama", "--lora-rank 4 --lora-alpha 8 --lora-target all-linear"}},
+      {"dora", {"qwen2", "--lora-rank 3 --use-dora --use-rslora --lora-target q_proj down_proj"}},
+      {"columns", {"gpt2", "--lora-rank 4 --lora-target c_attn c_fc --lora-bias lora_only"}},
+      {"experts",
+       {"qwen3_moe",
+        "--lora-rank 2 --lora-target o_proj --lora-target-parameters experts.gate_up_proj "
+        "experts.down_proj"}}};
+  std::string directories;
+  for (const auto& [name, what] : all) {
+    directories += " " + train_adapter(what.first, what.second, folder_ / name);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(open(directories).size(), all.size());
 }
 
 }  // namespace
