@@ -5,6 +5,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "corpus/context_batch.h"
 #include "corpus/embedding_factors.h"
 #include "corpus/predicted_tokens.h"
 #include "kernels/table.h"
@@ -259,7 +260,10 @@ void DeviceBatch::allocate(const HostBatch& host, const models::ModelFacts& mode
   if (ended) batch_.segment_ends = tensor(tokens, DType::i32, "batch.segment_ends");
   if (begins) batch_.encoder_starts = tensor(tokens, DType::i32, "batch.encoder_starts");
   if (ends) batch_.encoder_ends = tensor(tokens, DType::i32, "batch.encoder_ends");
-  if (host.layout.ranks > 1) allocate_context(host);
+  if (host.layout.ranks > 1)
+    allocate_context(runtime_, host,
+                     recorded_ ? std::span<const parallel::AttentionReach>() : model.reaches,
+                     batch_.context_tokens);
   if (model.token_types > 0) batch_.token_types = tensor(tokens, DType::i32, "batch.token_types");
   if (model.left_out_token >= 0)
     batch_.embedding_factors = tensor(tokens, wide, "batch.embedding_factors");
@@ -290,44 +294,6 @@ void DeviceBatch::fill_embedding(const HostBatch& host, const models::ModelFacts
     copy_from(batch_.embedding_factors,
               std::span<const double>(embedding_factors(host, model.left_out_token)),
               runtime_.stream());
-}
-
-void DeviceBatch::allocate_context(const HostBatch& host) {
-  const auto tensor = [&](int64_t size, const char* label) {
-    return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, DType::i32, label);
-  };
-  const bool confined = !host.segment_starts.empty(), ended = !host.segment_ends.empty();
-  parallel::ContextTokens& context = batch_.context_tokens;
-  const auto segments = [&](parallel::ExchangedTokens& tokens, int64_t size) {
-    if (confined) tokens.all_segment_starts = tensor(size, "batch.all_segment_starts");
-    if (ended) tokens.all_segment_ends = tensor(size, "batch.all_segment_ends");
-  };
-  const auto runs = [&](parallel::ExchangedTokens& tokens, const parallel::TokenLayout& layout) {
-    if (!confined || host.layout.by_document) return;
-    const int64_t rows = 2 * layout.sequences, size = layout.held() / 2;
-    tokens.run_starts = tensor(rows * size, "batch.run_starts").view({rows, size});
-    tokens.extended_starts = tensor(rows * (parallel::kRunHalo + size), "batch.extended_starts")
-                                 .view({rows, parallel::kRunHalo + size});
-  };
-  const int64_t all = host.layout.sequences * host.layout.length;
-  for (Tensor* indices :
-       {&context.rank_indices, &context.all_indices, &context.part_rows, &context.whole_rows})
-    *indices = tensor(all, "batch.context_indices");
-  segments(context, all);
-  runs(context, host.layout);
-  if (host.layout.inner > 1) {
-    parallel::ExchangedTokens &inner = context.inner, &ring = context.ring;
-    inner.layout = host.layout.inner_level();
-    ring.layout = host.layout.ring_level();
-    const int64_t of_group = host.layout.rows() * host.layout.inner;
-    for (Tensor* rows : {&inner.part_rows, &inner.whole_rows})
-      *rows = tensor(of_group, "batch.context_indices");
-    segments(inner, of_group);
-    ring.rank_indices = tensor(all, "batch.context_indices");
-    ring.all_indices = context.all_indices;
-    runs(ring, ring.layout);
-  }
-  if (!confined && !ended && runtime_.device().has_data()) fill_indices(host);
 }
 
 // The objective has the mean of the depths' losses.
@@ -375,102 +341,11 @@ void DeviceBatch::fill_source_weights(const HostBatch& host) {
   }
 }
 
-void DeviceBatch::fill_indices(const HostBatch& host) {
-  const parallel::TokenLayout& layout = host.layout;
-  const size_t count = host.rank_indices.size();
-  std::vector<int32_t> all(count), part_rows(count), whole_rows(count);
-  const auto length = static_cast<size_t>(layout.length), held = static_cast<size_t>(layout.held()),
-             sequences = static_cast<size_t>(layout.sequences);
-  for (size_t i = 0; i < count; ++i) {
-    all[i] = static_cast<int32_t>(i % length);
-    const size_t sequence = i / held % sequences,
-                 row = sequence * length + static_cast<size_t>(host.rank_indices[i]);
-    part_rows[i] = static_cast<int32_t>(row);
-    whole_rows[row] = static_cast<int32_t>(i);
-  }
-  parallel::ContextTokens& context = batch_.context_tokens;
-  for (const auto& [values, tensor] : {std::pair{&host.rank_indices, &context.rank_indices},
-                                       {&all, &context.all_indices},
-                                       {&part_rows, &context.part_rows},
-                                       {&whole_rows, &context.whole_rows}})
-    copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
-  if (layout.inner > 1) fill_levels(host);
-}
-
-void DeviceBatch::fill_levels(const HostBatch& host) {
-  parallel::ExchangedTokens &inner = batch_.context_tokens.inner,
-                            &ring = batch_.context_tokens.ring;
-  const std::vector<int32_t> groups = parallel::tokens_by_group(host.layout, host.rank_indices);
-  const auto rows = static_cast<size_t>(ring.layout.rows()),  // of a group
-      held = static_cast<size_t>(host.layout.held()),
-             sequences = static_cast<size_t>(host.layout.sequences), length = rows / sequences,
-             group = static_cast<size_t>(ring.layout.rank) * rows;
-  std::vector<int32_t> part_rows(rows), whole_rows(rows);
-  for (size_t i = 0; i < rows; ++i) {
-    const size_t sequence = i / held % sequences;
-    const auto begin = groups.begin() + static_cast<std::ptrdiff_t>(group + sequence * length);
-    const auto row =
-        sequence * length +
-        static_cast<size_t>(std::lower_bound(begin, begin + static_cast<std::ptrdiff_t>(length),
-                                             host.rank_indices[group + i]) -
-                            begin);
-    part_rows[i] = static_cast<int32_t>(row);
-    whole_rows[row] = static_cast<int32_t>(i);
-  }
-  const auto of_group = [&](const std::vector<int32_t>& whole) {
-    std::vector<int32_t> values;
-    for (size_t i = 0; i < rows && !whole.empty(); ++i)
-      values.push_back(whole[i / length * static_cast<size_t>(host.layout.length) +
-                             static_cast<size_t>(groups[group + i])]);
-    return values;
-  };
-  const std::vector<int32_t> starts = of_group(host.whole().segment_starts),
-                             ends = of_group(host.whole().segment_ends);
-  for (const auto& [values, tensor] : {std::pair{&groups, &ring.rank_indices},
-                                       {&part_rows, &inner.part_rows},
-                                       {&whole_rows, &inner.whole_rows},
-                                       {&starts, &inner.all_segment_starts},
-                                       {&ends, &inner.all_segment_ends}})
-    if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
-}
-
-// Which tokens the ranks hold depends on the documents of each batch.
 void DeviceBatch::fill_segments(const HostBatch& host) {
-  parallel::ContextTokens& context = batch_.context_tokens;
-  const HostBatch& whole = host.whole();
   for (const auto& [values, tensor] : {std::pair{&host.segment_starts, &batch_.segment_starts},
-                                       {&host.segment_ends, &batch_.segment_ends},
-                                       {&whole.segment_starts, &context.all_segment_starts},
-                                       {&whole.segment_ends, &context.all_segment_ends}})
+                                       {&host.segment_ends, &batch_.segment_ends}})
     if (tensor->defined()) copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
-  if (context.all_segment_starts.defined() || context.all_segment_ends.defined())
-    fill_indices(host);
-  fill_run_starts(context, host.layout, whole.segment_starts);
-  fill_run_starts(context.ring, context.ring.layout, whole.segment_starts);
-}
-
-void DeviceBatch::fill_run_starts(parallel::ExchangedTokens& tokens,
-                                  const parallel::TokenLayout& layout,
-                                  const std::vector<int32_t>& starts) {
-  if (!tokens.run_starts.defined()) return;
-  constexpr auto kHalo = static_cast<int32_t>(parallel::kRunHalo);
-  std::vector<int32_t> of_runs, extended;
-  for (int64_t s = 0; s < layout.sequences; ++s) {
-    for (const parallel::TokenLayout::Run& run : layout.runs(layout.rank)) {
-      // The rows before a run are of its first token's document, or of one before it.
-      const int32_t first = starts[static_cast<size_t>(s * layout.length + run.begin)] -
-                            static_cast<int32_t>(run.begin) + kHalo;
-      for (int32_t i = 0; i < kHalo; ++i) extended.push_back(i < first ? 0 : std::max(first, 0));
-      for (int64_t t = run.begin; t < run.end; ++t) {
-        const int32_t start =
-            starts[static_cast<size_t>(s * layout.length + t)] - static_cast<int32_t>(run.begin);
-        of_runs.push_back(start);
-        extended.push_back(std::max(start + kHalo, 0));
-      }
-    }
-  }
-  copy_from(tokens.run_starts, std::span<const int32_t>(of_runs), runtime_.stream());
-  copy_from(tokens.extended_starts, std::span<const int32_t>(extended), runtime_.stream());
+  if (host.layout.ranks > 1) fill_context(runtime_, host, batch_.context_tokens);
 }
 
 void DeviceBatch::fill_inputs(const HostBatch& host, const models::Model& model) {

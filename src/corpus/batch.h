@@ -77,9 +77,11 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 // allocated after the first.
 class DeviceBatch {
  public:
-  // sources: number of sources by which losses are logged, or 0.
-  explicit DeviceBatch(Runtime& runtime, DType model_type, int64_t sources = 0)
-      : runtime_(runtime), type_(model_type), sources_(sources) {}
+  // sources: number of sources by which losses are logged, or 0. recorded: the work of a
+  // micro-batch is recorded and repeated with others, and so the sizes of its messages are fixed.
+  explicit DeviceBatch(Runtime& runtime, DType model_type, int64_t sources = 0,
+                       bool recorded = false)
+      : runtime_(runtime), type_(model_type), sources_(sources), recorded_(recorded) {}
   // Throws Error naming a token, label or position that the model does not have, or a segment that
   // begins after its token, or ends before it begins. loss_scale: factor of the weights;
   // of_sequences: one more for each sequence, or none.
@@ -94,6 +96,7 @@ class DeviceBatch {
   Runtime& runtime_;
   DType type_;
   int64_t sources_;
+  bool recorded_;
   void allocate(const HostBatch& host, const models::ModelFacts& model);
   // What the model reads, without labels and weights.
   void fill_inputs(const HostBatch& host, const models::Model& model);
@@ -105,18 +108,12 @@ class DeviceBatch {
   parallel::LabelledTokens listed(parallel::LabelledTokens& memory,
                                   const std::vector<int32_t>& labels, int64_t tokens,
                                   const std::function<bool(size_t)>& counts);
-  void allocate_context(const HostBatch& host);  // for context-parallel ranks
   void fill_real_tokens(const HostBatch& host);
   // scale: factor of the losses of all depths together.
   void fill_predicted(const HostBatch& host, const models::PredictionFacts& prediction,
                       double scale);
   void fill_source_weights(const HostBatch& host);
   void fill_segments(const HostBatch& host);
-  void fill_indices(const HostBatch& host);
-  void fill_levels(const HostBatch& host);  // of a two-level exchange
-  // Starts of documents in the runs of a rank, from those of the whole sequences.
-  void fill_run_starts(parallel::ExchangedTokens& tokens, const parallel::TokenLayout& layout,
-                       const std::vector<int32_t>& starts);
 
   nn::Batch batch_;
   std::unique_ptr<DeviceBatch> encoder_;  // made when a batch has texts for an encoder

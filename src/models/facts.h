@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/activation.h"
+#include "parallel/seen_tokens.h"
 
 namespace megatron::models {
 
@@ -89,6 +90,8 @@ struct ModelFacts {
   // Parts of the layers, as in the first layer that has such a part; nullopt if no layer has one.
   std::optional<AttentionFacts> attention;
   std::optional<StateSpaceFacts> state_space;
+  // Windows and chunks of attention, each once.
+  std::vector<parallel::AttentionReach> reaches;
   // Transformer blocks whose weights layers share, and the layers that use them.
   int64_t shared_blocks = 0, shared_uses = 0;
   // With state spaces: the blocks of all layers in Megatron-LM's letters, M (state space), *

@@ -3,6 +3,7 @@
 #include "parallel/context_attention.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -10,6 +11,49 @@
 #include "parallel/seen_tokens.h"
 
 namespace megatron::parallel {
+
+namespace {
+
+// By step of the ring: rows that this rank sends, or receives, if each sequence is one document.
+std::vector<int64_t> counts_of(const TokenLayout& layout, const AttentionReach& reach, bool sent) {
+  const SeenTokens seen(layout, reach);
+  std::vector<int64_t> counts = {0};
+  for (int step = 1; step < layout.ranks; ++step) {
+    const int next = (layout.rank + step) % layout.ranks,
+              previous = (layout.rank + layout.ranks - step) % layout.ranks;
+    counts.push_back(layout.sequences *
+                     (sent ? seen.count(next, layout.rank) : seen.count(layout.rank, previous)));
+  }
+  return counts;
+}
+
+}  // namespace
+
+PassedRows::PassedRows(Arena& arena, const TokenLayout& layout, const AttentionReach& of)
+    : reach(of),
+      sent(arena, layout, counts_of(layout, of, true)),
+      received(arena, layout, counts_of(layout, of, false)) {}
+
+PassedRows::Steps::Steps(Arena& arena, const TokenLayout& layout, std::vector<int64_t> counts)
+    : counts_(std::move(counts)) {
+  for (Tensor* table : {&rows_, &places_})
+    *table =
+        Tensor::empty(arena, {layout.ranks - 1, layout.rows()}, DType::i32, "batch.passed_rows");
+}
+
+void PassedRows::Steps::set(const std::vector<std::vector<int32_t>>& steps, Stream& stream) {
+  const auto rows = static_cast<size_t>(rows_.size(1));
+  std::vector<int32_t> all, places(steps.size() * rows - rows, -1);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    counts_[i] = std::ssize(steps[i]);
+    all.insert(all.end(), steps[i].begin(), steps[i].end());
+    all.resize(i * rows);
+    for (size_t place = 0; place < steps[i].size(); ++place)
+      places[(i - 1) * rows + static_cast<size_t>(steps[i][place])] = static_cast<int32_t>(place);
+  }
+  copy_from(rows_, std::span<const int32_t>(all), stream);
+  copy_from(places_, std::span<const int32_t>(places), stream);
+}
 
 std::string_view name(ContextExchange exchange) {
   constexpr std::string_view kNames[] = {"p2p", "all_gather", "a2a", "a2a+p2p"};
@@ -20,6 +64,10 @@ int ContextParallel::head_ranks() const {
   if (alone(group)) return 1;
   if (exchange == ContextExchange::a2a_p2p) return inner->size();
   return exchange == ContextExchange::a2a ? group->size() : 1;
+}
+
+AttentionReach reach_of(const ops::AttentionOptions& options) {
+  return {.window = options.window, .chunk = options.chunk, .two_sided = !options.causal};
 }
 
 Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label) {
@@ -178,10 +226,11 @@ Var rows_of_tokens(Tape& tape, const Var& y, int64_t heads, const ContextRanks& 
 Var attention_over_tokens(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
                           const ContextRanks& ranks, ContextExchange exchange) {
   const bool documents = options.window_start.defined() || options.window_end.defined();
-  if (!documents &&
-      SeenTokens(ranks.tokens().layout, options.window, options.chunk, !options.causal).few())
+  const AttentionReach reach = reach_of(options);
+  if (!documents && SeenTokens(ranks.tokens().layout, reach).few())
     return seen_attention(tape, heads, options, ranks);
-  if (exchange != ContextExchange::all_gather) return ring_attention(tape, heads, options, ranks);
+  if (exchange != ContextExchange::all_gather || ranks.tokens().passed_rows(reach) != nullptr)
+    return ring_attention(tape, heads, options, ranks);
   options.q_positions = ranks.indices(ranks.rank());
   options.k_positions = ranks.tokens().all_indices.view({ranks.sequences(), ranks.length()});
   const Var k = gather_sequence(tape, heads.k, ranks), v = gather_sequence(tape, heads.v, ranks);

@@ -1,12 +1,14 @@
 // Context parallelism: attention over sequences whose tokens are divided among ranks.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "comm/group.h"
 #include "kernels/causal_conv.h"
 #include "ops/attention.h"
-#include "parallel/token_layout.h"
+#include "parallel/seen_tokens.h"
 
 namespace megatron::parallel {
 
@@ -24,6 +26,34 @@ std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
 
 // Rows before a run in tensors of runs with what convolutions read before them.
 inline constexpr int64_t kRunHalo = kernels::kMaxConvolution - 1;
+
+// Rows of keys that this rank passes to others in attention over documents (SeenRows), of one
+// reach.
+struct PassedRows {
+  class Steps {
+   public:
+    // Memory for all rows of the layout in each step. counts: numbers of rows by step.
+    Steps(Arena& arena, const TokenLayout& layout, std::vector<int64_t> counts);
+    // steps: as SeenRows has them.
+    void set(const std::vector<std::vector<int32_t>>& steps, Stream& stream);
+
+    int64_t count(int step) const { return counts_[static_cast<size_t>(step)]; }
+    Tensor rows(int step) const { return rows_.select(0, step - 1).slice(0, 0, count(step)); }
+    Tensor places(int step) const { return places_.select(0, step - 1); }
+
+   private:
+    std::vector<int64_t> counts_;
+    // i32 [n-1,B*S']: the rows that are passed in steps 1 to n - 1, ascending, and the index among
+    // them of each row, -1: it is not passed.
+    Tensor rows_, places_;
+  };
+
+  // With the numbers of rows of sequences of one document each.
+  PassedRows(Arena& arena, const TokenLayout& layout, const AttentionReach& reach);
+
+  AttentionReach reach;
+  Steps sent, received;  // as in SeenRows
+};
 
 // Tokens of B sequences of S tokens that ranks exchange; each of n ranks holds S' tokens per
 // sequence.
@@ -43,6 +73,14 @@ struct ExchangedTokens {
   Tensor run_starts;       // i32 [2B, S'/2]; negative: before the run
   Tensor extended_starts;  // i32 [2B, kRunHalo + S'/2]; at least 0
 
+  // Of sequences of documents, for each reach that is limited within a sequence; empty where the
+  // work of a micro-batch is recorded, with fixed numbers of rows.
+  std::vector<PassedRows> passed;
+
+  const PassedRows* passed_rows(const AttentionReach& reach) const {
+    const auto found = std::ranges::find(passed, reach, &PassedRows::reach);
+    return found == passed.end() ? nullptr : &*found;
+  }
   Tensor indices(int rank) const {  // i32 [B*S']; undefined for one rank: 0..S-1
     return rank_indices.defined() ? rank_indices.slice(0, rank * layout.rows(), layout.rows())
                                   : Tensor();

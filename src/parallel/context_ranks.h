@@ -20,6 +20,8 @@ class ContextRanks {
   comm::Group& overlapped() const { return *overlapped_; }  // for calls overlapped with compute
   int size() const { return tokens_.layout.ranks; }
   int rank() const { return tokens_.layout.rank; }
+  // Rank that is this many behind this one in the ring; negative: before it.
+  int at(int distance) const { return (rank() + distance + size()) % size(); }
   int64_t sequences() const { return tokens_.layout.sequences; }
   int64_t length() const { return tokens_.layout.length; }
   int64_t held() const { return tokens_.layout.held(); }
@@ -43,15 +45,19 @@ class ContextRanks {
   ExchangedTokens tokens_;
 };
 
+// What the queries of these options see.
+AttentionReach reach_of(const ops::AttentionOptions& options);
+
 // x itself, or a copy of it in another type.
 Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label);
 
-// Attention with ContextExchange::p2p.
+// Attention with ContextExchange::p2p. Where tokens() has the rows that queries see in this reach,
+// ranks pass these rows only.
 Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks);
 
-// Attention with p2p or all_gather where windows hide most keys: each rank gets only the keys and
-// values that its queries see, from the ranks that hold them.
+// Attention to sequences of one document, with p2p or all_gather, where windows hide most keys:
+// each rank gets only the keys and values that its queries see, from the ranks that hold them.
 Var seen_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks);
 

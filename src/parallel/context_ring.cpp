@@ -1,63 +1,18 @@
 // B sequences, S' tokens of each on a rank; N query heads, K key heads of size D, with values of
 // size V; n ranks.
-#include <fmt/core.h>
-
 #include <limits>
+#include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "ops/attention_sinks.h"
-#include "parallel/context_ranks.h"
+#include "parallel/context_blocks.h"
 
 namespace megatron::parallel {
 namespace {
 
-// Keys and values, or their gradients, of one rank's tokens: [B,S',K,D] and [B,S',K,V], one after
-// the other in one message.
-class Block {
- public:
-  Block() = default;
-  Block(Tape& tape, const Tensor& k, const Tensor& v, DType type)
-      : k_(k.shape()),
-        v_(v.shape()),
-        both_(communication_buffer(tape, {k_.elements() + v_.elements()}, type, "context.block")) {}
-
-  const Tensor& both() const { return both_; }
-  Tensor k() const { return both_.slice(0, 0, k_.elements()).view(k_); }
-  Tensor v() const { return both_.slice(0, k_.elements(), v_.elements()).view(v_); }
-
- private:
-  Shape k_, v_;
-  Tensor both_;  // [elements]
-};
-
-// Sends blocks to the next rank of the ring and receives them from the previous one.
-class Ring {
- public:
-  explicit Ring(const ContextRanks& ranks) : ranks_(ranks) {}
-
-  // Rank whose block this rank holds in step i.
-  int source(int step) const { return (ranks_.rank() + ranks_.size() - step) % ranks_.size(); }
-
-  // what: contents of the blocks. number: step of the ring in which the block is attended to.
-  comm::Work pass(Tape& tape, const Block& sent, const Block& received, std::string_view what,
-                  int number) const {
-    const int64_t count = sent.both().size(0);
-    std::vector<int64_t> to(static_cast<size_t>(ranks_.size())), from(to);
-    to[static_cast<size_t>((ranks_.rank() + 1) % ranks_.size())] = count;
-    from[static_cast<size_t>(source(1))] = count;
-    return ranks_.overlapped().all_to_all(sent.both(), received.both(), to, from, tape.stream(),
-                                          fmt::format("context, {}, block {}", what, number));
-  }
-
- private:
-  const ContextRanks& ranks_;
-};
-
 Block packed(Tape& tape, const Tensor& k, const Tensor& v) {
-  Block block(tape, k, v, k.dtype());
+  Block block(tape, k.shape(), v.shape(), k.dtype());
   tape.kernels().copy({.x = k, .out = block.k()}, tape.stream());
   tape.kernels().copy({.x = v, .out = block.v()}, tape.stream());
   return block;
@@ -67,16 +22,19 @@ struct RingAttributes {
   kernels::AttentionBackwardArgs form;
   int64_t first_sink;
   ContextRanks ranks;
+  AttentionReach reach;
+
+  const PassedRows* rows() const { return ranks.tokens().passed_rows(reach); }
 };
 
-// Backward of ring attention: in each step, gradients of the queries and of the block held then.
+// Backward of ring attention: in each step, gradients of the queries and of a block.
 class RingBackward {
  public:
   RingBackward(Backward& backward, const RingAttributes& attributes)
       : backward_(backward),
         tape_(backward.tape()),
         ranks_(attributes.ranks),
-        ring_(ranks_),
+        exchange_(block_exchange(ranks_, attributes.rows())),
         args_(attributes.form),
         first_sink_(attributes.first_sink),
         sums_(kernels::accumulator(backward.saved(0).dtype())) {
@@ -91,32 +49,20 @@ class RingBackward {
       args_.dbias.out = tape_.empty(args_.bias.shape(), sums_, "context.dbias");
   }
 
-  // The gradient of a block follows it around the ring, one step behind, and ends at its rank.
+  // The own block comes last, so that the gradients of the others travel meanwhile.
   void run() {
     const Tensor &k = backward_.saved(1), &v = backward_.saved(2);
+    const int steps = ranks_.size();
     Block block = packed(tape_, k, v);
-    Block gradient;
-    comm::Work arrival;
-    for (int step = 0; step < ranks_.size(); ++step) {
-      Block next;
-      comm::Work passing;
-      const bool last = step + 1 == ranks_.size();
-      if (!last) {
-        next = Block(tape_, k, v, k.dtype());
-        passing = ring_.pass(tape_, block, next, "keys and values", step + 1);
-      }
-      const Block part = gradient_of(block, step);
-      if (step > 0) {
-        arrival.wait(tape_.stream());
-        tape_.kernels().add({.a = gradient.both(), .b = part.both(), .out = part.both()},
-                            tape_.stream());
-      }
-      gradient = Block(tape_, k, v, sums_);
-      arrival = ring_.pass(tape_, part, gradient, "gradients of keys and values", step);
-      if (!last) passing.wait(tape_.stream());
-      block = std::move(next);
+    exchange_->start(tape_, block, 1);
+    for (int step = 1; step < steps; ++step) {
+      block = exchange_->finish(tape_);
+      if (step + 1 < steps) exchange_->start(tape_, block, step + 1);
+      exchange_->add_gradient(tape_, gradient_of(block.k(), block.v(), step), step);
     }
-    arrival.wait(tape_.stream());
+    block = {};
+    const Block gradient = gradient_of(k, v, 0);
+    exchange_->add_received(tape_, gradient);
     const DType type = k.dtype();
     backward_.set(0, of_type(tape_, args_.dq, type, "context.dq"));
     backward_.set(1, of_type(tape_, gradient.k(), type, "context.dk"));
@@ -125,16 +71,16 @@ class RingBackward {
   }
 
  private:
-  Block gradient_of(const Block& block, int step) {
-    Block part(tape_, block.k(), block.v(), sums_);
+  Block gradient_of(const Tensor& k, const Tensor& v, int step) {
+    const Block part(tape_, k.shape(), v.shape(), sums_);
     kernels::AttentionBackwardArgs args = args_;
-    args.k = block.k();
-    args.v = block.v();
-    args.k_positions = ranks_.indices(ring_.source(step));
+    args.k = k;
+    args.v = v;
+    args.k_positions = ranks_.indices(ranks_.at(-step));
     args.dk = part.k();
     args.dv = part.v();
-    args.beta_q = step == 0 ? 0 : 1;
-    args.dbias.beta = step == 0 ? 0 : 1;
+    args.beta_q = step == 1 ? 0 : 1;
+    args.dbias.beta = step == 1 ? 0 : 1;
     if (step == 0) {
       const ops::SinkGradient sinks = ops::sink_gradient(backward_, first_sink_, args_.q.size(2));
       args.sinks = sinks.values;
@@ -147,7 +93,7 @@ class RingBackward {
   Backward& backward_;
   Tape& tape_;
   const ContextRanks& ranks_;
-  Ring ring_;
+  std::unique_ptr<BlockExchange> exchange_;
   kernels::AttentionBackwardArgs args_;
   int64_t first_sink_;
   DType sums_;
@@ -225,7 +171,8 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
                    const ContextRanks& ranks) {
   const Tensor &q = heads.q.value, &k = heads.k.value, &v = heads.v.value;
   const DType sums = kernels::accumulator(q.dtype());
-  const Ring ring(ranks);
+  const AttentionReach reach = reach_of(options);
+  const auto exchange = block_exchange(ranks, ranks.tokens().passed_rows(reach));
   kernels::AttentionArgs args = ops::call_form(options);
   args.q_positions = ranks.indices(ranks.rank());
   args.sinks = ops::sinks_of(options, q.size(2), tape);
@@ -233,15 +180,11 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   Block block = packed(tape, k, v);
   Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
-    Block next;
-    comm::Work passing;
-    if (step + 1 < ranks.size()) {
-      next = Block(tape, k, v, k.dtype());
-      passing = ring.pass(tape, block, next, "keys and values", step + 1);
-    }
-    args.k_positions = ranks.indices(ring.source(step));
+    const bool last = step + 1 == ranks.size();
+    if (!last) exchange->start(tape, block, step + 1);
+    args.k_positions = ranks.indices(ranks.at(-step));
     const auto [part, part_lse] =
-        attend(tape, q, block, args, seen_keys(ranks, ring.source(step), options));
+        attend(tape, q, block, args, seen_keys(ranks, ranks.at(-step), options));
     args.sinks = {};  // sinks count once, with the first block
     if (step == 0) {
       sum = of_type(tape, part, sums, "context.sum");
@@ -253,8 +196,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
           tape.stream());
       lse = merged;
     }
-    if (step + 1 < ranks.size()) passing.wait(tape.stream());
-    block = std::move(next);
+    if (!last) block = exchange->finish(tape);
   }
   const Tensor out = of_type(tape, sum, q.dtype(), "attention.out");
   Node node{.name = "ring_attention",
@@ -262,7 +204,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
             .saved = {q, k, v, out, lse, options.bias.value},
             .dgrad = ring_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = RingAttributes{ops::gradient_form(options), options.first_sink, ranks};
+  node.attributes = RingAttributes{ops::gradient_form(options), options.first_sink, ranks, reach};
   return tape.record_one(std::move(node),
                          out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
 }

@@ -19,8 +19,8 @@ struct KeysValues {
 // of all sequences, then the values.
 class SeenExchange {
  public:
-  SeenExchange(const ContextRanks& ranks, int64_t window, int64_t chunk, bool two_sided)
-      : ranks_(ranks), seen_(ranks.tokens().layout, window, chunk, two_sided) {
+  SeenExchange(const ContextRanks& ranks, const AttentionReach& reach)
+      : ranks_(ranks), seen_(ranks.tokens().layout, reach) {
     for (int rank = 0; rank < ranks.size(); ++rank) {
       const bool other = rank != ranks.rank();
       wanted_.push_back(other ? seen_.count(ranks.rank(), rank) : 0);
@@ -168,14 +168,13 @@ class SeenExchange {
 
 struct SeenAttributes {
   ContextRanks ranks;
-  int64_t window, chunk;
-  bool two_sided;
+  AttentionReach reach;
 };
 
 void collect_dgrad(Backward& backward) {
-  const auto& [ranks, window, chunk, two_sided] = backward.attributes<SeenAttributes>();
+  const auto& [ranks, reach] = backward.attributes<SeenAttributes>();
   const KeysValues own =
-      SeenExchange(ranks, window, chunk, two_sided)
+      SeenExchange(ranks, reach)
           .give_back(backward.tape(), {backward.gradient(0), backward.gradient(1)});
   backward.set(0, own.k);
   backward.set(1, own.v);
@@ -185,10 +184,10 @@ void collect_dgrad(Backward& backward) {
 
 Var seen_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks) {
-  const SeenExchange exchange(ranks, options.window, options.chunk, !options.causal);
+  const SeenExchange exchange(ranks, reach_of(options));
   const KeysValues all = exchange.collect(tape, {heads.k.value, heads.v.value});
   Node node{.name = "seen_keys", .inputs = {heads.k.id, heads.v.id}, .dgrad = collect_dgrad};
-  node.attributes = SeenAttributes{ranks, options.window, options.chunk, !options.causal};
+  node.attributes = SeenAttributes{ranks, reach_of(options)};
   const std::vector<Var> keys = tape.record(std::move(node), {all.k, all.v});
   ops::AttentionOptions own = options;
   own.q_positions = ranks.indices(ranks.rank());

@@ -2,19 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "parallel/token_layout.h"
 
 namespace megatron::parallel {
 
+// The keys that a query of a layer sees. window, chunk: see kernels/attention.h; 0: none.
+struct AttentionReach {
+  int64_t window = 0, chunk = 0;
+  bool two_sided = false;  // queries also see later tokens
+
+  bool operator==(const AttentionReach&) const = default;
+  bool limited() const { return window > 0 || chunk > 0; }
+  // True if it can hide some of this many tokens.
+  bool limited_in(int64_t length) const {
+    return (window > 0 && window < length) || (chunk > 0 && chunk < length);
+  }
+};
+
 // For sequences of one document each. Ranges are in ascending order.
 class SeenTokens {
  public:
   using Run = TokenLayout::Run;
-  // window, chunk: see kernels/attention.h; 0: none. two_sided: queries also see later tokens.
-  SeenTokens(const TokenLayout& layout, int64_t window, int64_t chunk, bool two_sided = false)
-      : layout_(layout), window_(window), chunk_(chunk), two_sided_(two_sided) {}
+  SeenTokens(const TokenLayout& layout, const AttentionReach& reach)
+      : layout_(layout), reach_(reach) {}
 
   // Tokens that the queries of `rank` see, those that it holds included.
   std::vector<Run> seen(int rank) const;
@@ -32,8 +45,22 @@ class SeenTokens {
 
  private:
   TokenLayout layout_;
-  int64_t window_, chunk_;
-  bool two_sided_;
+  AttentionReach reach_;
 };
+
+// Rows of the keys that ranks pass to each other where windows or chunks limit what queries see of
+// their documents. In step i of a ring of n ranks, rank r attends to keys of rank r - i, which
+// sends it those that r's queries see.
+struct SeenRows {
+  // By step, for 1 to n - 1; 0 has none. Rows of [sequences * held()], ascending: this rank's that
+  // rank + i sees, and of rank - i, those that this rank sees.
+  std::vector<std::vector<int32_t>> sent, received;
+};
+
+// indices: of tokens_by_rank() or tokens_by_group(). segment_starts, segment_ends [sequences,
+// length] (nn/batch.h); empty: 0, and length - 1.
+SeenRows seen_rows(const TokenLayout& layout, std::span<const int32_t> indices,
+                   std::span<const int32_t> segment_starts, std::span<const int32_t> segment_ends,
+                   const AttentionReach& reach);
 
 }  // namespace megatron::parallel

@@ -58,7 +58,8 @@ void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches
   const int64_t sources =
       with_.options.objective == nullptr ? std::ssize(with_.options.sources) : 0;
   while (in_flight_.size() < live) {
-    in_flight_.push_back({.batch = corpus::DeviceBatch(runtime_, type_, sources)});
+    in_flight_.push_back(
+        {.batch = corpus::DeviceBatch(runtime_, type_, sources, graphs_.has_value())});
     if (graphs_) in_flight_.back().graph = graphs_->make_slot();
   }
   for (InFlight& slot : in_flight_) {

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "base/tolerances.h"
 #include "comm/threads.h"
+#include "comm/traffic.h"
 #include "selftest/experiment.h"
 #include "two_sided.h"
 
@@ -60,10 +62,25 @@ struct Results {
   double observed = 0;  // sum of what modules' states observed on the ranks
 };
 
-Results results_of(const models::Model& model, const Layout& layout, const Batches& whole) {
+// Sums the bytes of attention's exchanges over all ranks.
+class ExchangedBytes final : public comm::TrafficListener {
+ public:
+  void communicated(const comm::Traffic& traffic) override {
+    if (traffic.call.starts_with("context, ")) bytes_ += static_cast<int64_t>(sent_bytes(traffic));
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+Results results_of(const models::Model& model, const Layout& layout, const Batches& whole,
+                   ExchangedBytes* listener = nullptr) {
   Results results;
   GatheredTensors gathered;
-  comm::run_ranks(layout.ranks(), [&](comm::Group& world) {
+  comm::run_ranks(layout.ranks(), [&](comm::Group& group) {
+    const auto listened = listener ? comm::observed(group, *listener) : nullptr;
+    comm::Group& world = listener ? *listened : group;
     Runtime runtime({DeviceKind::reference, 0}, 1);
     training::TrainedModel trained(model, DType::f64, 3, layout.model_layout(), world, runtime, {});
     nn::initialize(trained.step.states(), 4, runtime.stream());
@@ -129,6 +146,31 @@ TEST(PackedDocuments, AreTheDocumentsAlone) {
     expect_equal("one rank", results_of(model, {}, {batch}), expected);
     for (Layout layout : layouts())
       expect_equal(layout.str(), results_of(model, layout, {batch}), expected);
+  }
+}
+
+// Forward and backward bring keys and values of the rows that other ranks' queries see, and
+// backward returns their gradients.
+TEST(PackedDocuments, ExchangeOnlyWhatWindowsSee) {
+  models::ModelFlags flags = tiny_models()[1].flags;
+  flags.window_size = "2,0";
+  const models::Model model = with_heads(flags);
+  const models::AttentionFacts attention = *model->facts().attention;
+  const corpus::HostBatch batch = packed(model);
+  for (const ContextExchange exchange : {ContextExchange::p2p, ContextExchange::all_gather}) {
+    const Layout layout{.cp = 4, .exchange = exchange};
+    parallel::TokenLayout tokens{.sequences = 2, .length = kRowTokens, .ranks = layout.cp};
+    const auto indices = parallel::tokens_by_rank(tokens, batch.segment_starts);
+    int64_t rows = 0;
+    for (tokens.rank = 0; tokens.rank < layout.cp; ++tokens.rank)
+      for (const auto& step :
+           parallel::seen_rows(tokens, indices, batch.segment_starts, {}, {.window = 3}).sent)
+        rows += std::ssize(step);
+    const int64_t row = 2 * attention.key_heads * attention.head_size * 8;  // of f64
+    ExchangedBytes exchanged;
+    results_of(model, layout, {batch}, &exchanged);
+    EXPECT_EQ(exchanged.bytes(), model->num_layers() * 3 * rows * row);
+    EXPECT_LT(rows, 3 * 2 * kRowTokens / 3);  // a third of all keys in three steps
   }
 }
 

@@ -261,15 +261,15 @@ TEST(Traffic, OfContextParallelism) {
         EXPECT_DOUBLE_EQ(exchanged(with_context(llama(groups, true), type, exchange)), bytes)
             << name(exchange) << " of " << groups << " groups, " << name(type);
       };
-      // Backward passes keys and values again, and returns their f32 gradients to their rank.
-      expect(ContextExchange::p2p, 2 * (n - 1) * keys * element + n * keys * 4);
+      // Backward passes keys and values again, and brings their f32 gradients to their rank.
+      expect(ContextExchange::p2p, (n - 1) * keys * (2 * element + 4));
       expect(ContextExchange::all_gather, 2 * (n - 1) * keys * element);
       // With fewer key heads than ranks, a key head is sent to each rank that shares it.
       const double sent_keys = 2 * std::max<double>(static_cast<double>(groups), n) * head;
       expect(ContextExchange::a2a, 2 * (n - 1) / n * (2 * queries + sent_keys) * element);
       // Exchanges within groups of two ranks, then rings of two with half of the heads each.
       expect(ContextExchange::a2a_p2p,
-             2 * 0.5 * (2 * queries + keys) * element + 2 * keys * element + 2 * keys * 4);
+             2 * 0.5 * (2 * queries + keys) * element + keys * (2 * element + 4));
     }
   }
 }

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "kernels/attention.h"
 
 namespace megatron::parallel {
@@ -28,7 +32,7 @@ bool sees(const TokenLayout& layout, const Case& c, int rank, int64_t token) {
 TEST_P(SeenTokensOf, ThoseThatAnyQuerySees) {
   const Case& c = GetParam();
   const TokenLayout layout{.sequences = 1, .length = c.length, .ranks = c.ranks};
-  const SeenTokens seen(layout, c.window, c.chunk, c.two_sided);
+  const SeenTokens seen(layout, {c.window, c.chunk, c.two_sided});
   int64_t exchanged = 0;
   for (int rank = 0; rank < c.ranks; ++rank) {
     std::vector<int64_t> tokens;
@@ -74,10 +78,71 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SeenTokensOf,
 
 TEST(SeenTokens, NoneOfOthersInChunksOfAttentionThatEndWithTheirs) {
   const TokenLayout layout{.sequences = 1, .length = 48, .ranks = 4};
-  EXPECT_EQ(SeenTokens(layout, 0, 6).exchanged(), 0);
-  EXPECT_EQ(SeenTokens(layout, 1, 0).exchanged(), 0);
-  EXPECT_EQ(SeenTokens(layout, 2, 0).exchanged(), 6);
+  EXPECT_EQ(SeenTokens(layout, {.chunk = 6}).exchanged(), 0);
+  EXPECT_EQ(SeenTokens(layout, {.window = 1}).exchanged(), 0);
+  EXPECT_EQ(SeenTokens(layout, {.window = 2}).exchanged(), 6);
 }
+
+// Two rows of three documents each.
+struct Packed {
+  TokenLayout layout;
+  std::vector<int32_t> starts, ends;
+
+  explicit Packed(int ranks) : layout{.sequences = 2, .length = 48, .ranks = ranks} {
+    for (const std::array<int32_t, 4>& bounds : {std::array{0, 11, 29, 48}, {0, 30, 31, 48}})
+      for (size_t document = 0; document < 3; ++document)
+        for (int32_t t = bounds[document]; t < bounds[document + 1]; ++t) {
+          starts.push_back(bounds[document]);
+          ends.push_back(bounds[document + 1] - 1);
+        }
+  }
+  bool sees(int64_t sequence, int32_t query, int32_t key, const AttentionReach& reach) const {
+    const auto at = static_cast<size_t>(sequence * layout.length + query);
+    return starts[at] <= key && key <= ends[at] && (reach.two_sided || key <= query) &&
+           kernels::lowest_seen(query, reach.window, reach.chunk) <= key &&
+           key <= kernels::highest_seen(query, !reach.two_sided, reach.window);
+  }
+};
+
+class SeenRowsOf : public ::testing::TestWithParam<AttentionReach> {};
+
+TEST_P(SeenRowsOf, ThoseOfOtherRanksThatAnyQuerySees) {
+  for (const int ranks : {2, 4}) {
+    Packed packed(ranks);
+    const auto indices = tokens_by_rank(packed.layout, packed.starts);
+    const int64_t held = packed.layout.held(), rows = packed.layout.rows();
+    const auto seen_by = [&](int rank, int holder) {
+      std::vector<int32_t> seen;
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t sequence = row / held;
+        const auto queries = indices.begin() + rank * rows + sequence * held;
+        if (std::any_of(queries, queries + held, [&](int32_t query) {
+              return packed.sees(sequence, query, indices[static_cast<size_t>(holder * rows + row)],
+                                 GetParam());
+            }))
+          seen.push_back(static_cast<int32_t>(row));
+      }
+      return seen;
+    };
+    for (int rank = 0; rank < ranks; ++rank) {
+      packed.layout.rank = rank;
+      const SeenRows listed =
+          seen_rows(packed.layout, indices, packed.starts, packed.ends, GetParam());
+      ASSERT_EQ(std::ssize(listed.sent), ranks);
+      for (int step = 1; step < ranks; ++step) {
+        const int next = (rank + step) % ranks, previous = (rank + ranks - step) % ranks;
+        EXPECT_EQ(listed.sent[static_cast<size_t>(step)], seen_by(next, rank));
+        EXPECT_EQ(listed.received[static_cast<size_t>(step)], seen_by(rank, previous));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Reaches, SeenRowsOf,
+                         ::testing::Values(AttentionReach{.window = 1}, AttentionReach{.window = 4},
+                                           AttentionReach{.window = 20}, AttentionReach{.chunk = 8},
+                                           AttentionReach{.window = 5, .chunk = 16},
+                                           AttentionReach{.window = 4, .two_sided = true}));
 
 }  // namespace
 }  // namespace megatron::parallel

@@ -244,6 +244,9 @@ double HeadMixer::cross_flops(const nn::AttentionConfig& a, int64_t hidden, int6
 
 void HeadMixer::add_facts(const nn::AttentionConfig& a, ModelFacts& facts) {
   facts.two_sided = facts.two_sided || a.two_sided;
+  const parallel::AttentionReach reach{a.window, a.chunk, a.two_sided};
+  if (reach.limited() && std::ranges::find(facts.reaches, reach) == facts.reaches.end())
+    facts.reaches.push_back(reach);
   if (facts.attention) return;
   facts.attention = AttentionFacts{
       .heads = a.heads, .key_heads = a.kv_heads, .head_size = a.head_size, .qkv_bias = a.qkv_bias};
