@@ -14,7 +14,7 @@ namespace megatron {
 namespace {
 
 constexpr uint32_t kOpen = 1u << 31;
-constexpr int kSpins = 1000;  // some 20-50 microseconds: the gap between two kernels
+constexpr int kSpins = 5000;  // some 100-250 microseconds: most gaps between two kernels
 
 void relax() {
 #if defined(__x86_64__)

@@ -181,11 +181,13 @@ void RowAdapters::append(const Adapter* adapter, int64_t count) {
 }
 
 void RowAdapters::add(Tape& tape, const Weight& w, const Tensor& x, const Tensor& y) const {
+  std::vector<ops::AdaptedRows> rows;
   for (const auto& [adapter, first, count] : ranges_)
     if (const ops::LowRank* low_rank = adapter->find(w.parameter->name)) {
       MG_ASSERT(x.size(0) == rows_);  // the head alone reads other rows, and has no adapter
-      ops::add_low_rank(tape, *low_rank, x.slice(0, first, count), y.slice(0, first, count));
+      rows.push_back({low_rank, x.slice(0, first, count), y.slice(0, first, count)});
     }
+  ops::add_low_rank(tape, rows);
 }
 
 void RowAdapters::for_each_range(const Weight& w, const OfRows& f) const {

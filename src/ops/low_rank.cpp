@@ -1,7 +1,11 @@
 // T tokens, R rows of a block's matrix a
 #include "ops/low_rank.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "autograd/other_batch_rows.h"
+#include "kernels/gemm_each.h"
 
 namespace megatron::ops {
 namespace {
@@ -130,33 +134,86 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
   if (adapter.replaced) f(adapter.replaced.rows);
 }
 
+namespace {
+
+// Products that adapters add, in the order in which they follow each other.
+struct Products {
+  std::vector<kernels::GemmArgs> inner, replacing;
+  std::vector<std::pair<double, Tensor>> scales;  // of what `inner` give
+  // Products of a set write different columns: a block that adds to the same ones as another block
+  // of its adapter is in a later set.
+  std::vector<std::vector<kernels::GemmArgs>> outer;
+};
+
+bool overlap(const LowRank::Part& a, const LowRank::Part& b) {
+  return a.row < b.row + b.b.value().size(0) && b.row < a.row + a.b.value().size(0);
+}
+
+// The set of each of an adapter's blocks.
+std::vector<size_t> sets_of(const LowRank& adapter) {
+  std::vector<size_t> sets;
+  for (size_t i = 0; i < adapter.blocks.size(); ++i) {
+    sets.push_back(0);
+    for (size_t before = 0; before < i; ++before)
+      for (const LowRank::Part& a : adapter.blocks[before].parts)
+        for (const LowRank::Part& b : adapter.blocks[i].parts)
+          if (overlap(a, b)) sets[i] = std::max(sets[i], sets[before] + 1);
+  }
+  return sets;
+}
+
+void list_products(Tape& tape, const AdaptedRows& rows, Products& products) {
+  const auto& [adapter, x, y] = rows;
+  const std::vector<size_t> sets = sets_of(*adapter);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    const LowRank::Block& block = adapter->blocks[i];
+    if (sets[i] >= products.outer.size()) products.outer.resize(sets[i] + 1);
+    const Tensor& a = block.a.value();
+    const Tensor inner_TR = tape.empty({x.size(0), a.size(0)}, a.dtype(), "low_rank.inner");
+    products.inner.push_back({.a = x, .b = a, .out = inner_TR, .transpose_b = true});
+    products.scales.emplace_back(block.scale, inner_TR);
+    for (const LowRank::Part& part : block.parts)
+      products.outer[sets[i]].push_back({.a = inner_of(part, inner_TR),
+                                         .b = part.b.value(),
+                                         .out = columns_of(part, y),
+                                         .transpose_b = true,
+                                         .beta = 1,
+                                         .bias = scaled_bias(tape, part, block.scale)});
+  }
+  for (const ReplacedRows::Run& run : adapter->replaced.runs)
+    products.replacing.push_back({.a = x,
+                                  .b = adapter->replaced.values(run),
+                                  .out = replaced_columns(run, y),
+                                  .transpose_b = true});
+}
+
+void multiply(Tape& tape, const Products& products) {
+  const kernels::Table& kernels = tape.kernels();
+  Stream& stream = tape.stream();
+  kernels::gemm_each(products.inner, kernels, stream);
+  for (const auto& [factor, inner_TR] : products.scales) scale(kernels, factor, inner_TR, stream);
+  for (const auto& set : products.outer) kernels::gemm_each(set, kernels, stream);
+  kernels::gemm_each(products.replacing, kernels, stream);
+}
+
+}  // namespace
+
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y) {
-  const kernels::Table& kernels = tape.kernels();
   std::vector<Tensor> inner;
   if (!tape.adapts() || adapter.has_magnitudes()) return inner;
-  for (const LowRank::Block& block : adapter.blocks) {
-    const Tensor& a = block.a.value();
-    Tensor inner_TR = tape.empty({x.size(0), a.size(0)}, a.dtype(), "low_rank.inner");
-    kernels.gemm({.a = x, .b = a, .out = inner_TR, .transpose_b = true}, tape.stream());
-    scale(kernels, block.scale, inner_TR, tape.stream());
-    for (const LowRank::Part& part : block.parts)
-      kernels.gemm({.a = inner_of(part, inner_TR),
-                    .b = part.b.value(),
-                    .out = columns_of(part, y),
-                    .transpose_b = true,
-                    .beta = 1,
-                    .bias = scaled_bias(tape, part, block.scale)},
-                   tape.stream());
-    inner.push_back(std::move(inner_TR));
-  }
-  for (const ReplacedRows::Run& run : adapter.replaced.runs)
-    kernels.gemm({.a = x,
-                  .b = adapter.replaced.values(run),
-                  .out = replaced_columns(run, y),
-                  .transpose_b = true},
-                 tape.stream());
+  Products products;
+  list_products(tape, {&adapter, x, y}, products);
+  multiply(tape, products);
+  for (auto& [factor, inner_TR] : products.scales) inner.push_back(std::move(inner_TR));
   return inner;
+}
+
+void add_low_rank(Tape& tape, std::span<const AdaptedRows> rows) {
+  if (!tape.adapts()) return;
+  Products products;
+  for (const AdaptedRows& of_one : rows) list_products(tape, of_one, products);
+  multiply(tape, products);
 }
 
 std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy) {

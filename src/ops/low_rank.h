@@ -81,6 +81,13 @@ class LowRankInputGradient {
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
+// The same, where several adapters each add to rows of their own, in passes without backward.
+struct AdaptedRows {
+  const LowRank* adapter;
+  Tensor x, y;
+};
+void add_low_rank(Tape& tape, std::span<const AdaptedRows> rows);
+
 // The gradient of what add_low_rank() returned, and then the columns of dy that belong to replaced
 // rows.
 std::vector<Tensor> low_rank_inner_gradients(const LowRank& adapter, Tape& tape, const Tensor& dy);

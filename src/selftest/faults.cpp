@@ -153,7 +153,7 @@ comm::Work counts_of_own_rank(comm::Group& group, const comm::GroupCall& call, S
   const Tensor counted = call.in.slice(0, call.in.size(0) - 1, 1);
   const double own = to_doubles(counted)[0];
   group.make(call, stream).wait(stream);
-  counted.span<double>()[0] = own * group.size();
+  counted.span<double>()[0] = std::max(own, 1.0) * group.size();  // a step without any is refused
   return {};
 }
 
@@ -388,11 +388,12 @@ bool has_ring(const MatrixRow& row) {
   using enum parallel::ContextExchange;
   return row.layout.cp > 1 && row.layout.exchange != all_gather && row.layout.exchange != a2a;
 }
-// True if attention gets the positions of its queries: in the ring only for dropout, which the
-// GPT-2 has.
+// True if attention gets the positions of its queries: in the ring for documents, and for dropout,
+// which the GPT-2 and the BERT have. The T5's cross attention always gets them.
 bool has_positions(const MatrixRow& row) {
-  return (has_ring(row) && row.model == 1) ||
-         (row.layout.cp > 1 && row.layout.exchange == parallel::ContextExchange::all_gather);
+  const bool in_ring = has_ring(row) && (row.model == 1 || row.is_encoder() || row.packed);
+  return row.layout.cp > 1 && (in_ring || row.is_encoder_decoder() ||
+                               row.layout.exchange == parallel::ContextExchange::all_gather);
 }
 bool has_ep(const MatrixRow& row) { return row.has_experts() && row.layout.ep > 1; }
 // True if no rank sees all tokens of its experts.

@@ -41,6 +41,7 @@ struct MatrixRow {
   bool has_experts() const { return model == 2 || is_hybrid(); }
   bool is_encoder() const { return model == 4; }
   bool is_hybrid() const { return model == 5; }
+  bool is_encoder_decoder() const { return model == 6; }
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
 

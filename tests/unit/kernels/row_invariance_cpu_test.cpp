@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/gemm_each.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
 
@@ -109,6 +110,49 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
         gemm(part, maker.stream());
         EXPECT_TRUE(same_rows(part.out, all.out, count)) << str(kind) << " rows " << count;
       }
+    }
+  });
+}
+
+// Of one row or several, few inputs, an odd number of them, or none, and no outputs; added to what
+// is there, or with a bias.
+TEST(ProductRows, OfSeveralProductsAtOnceAreThoseOfEachAlone) {
+  for_each_target([](int64_t) {
+    for (const Kind& kind : kinds()) {
+      if (kind.in != kind.out) continue;
+      const UseBf16Products use(kind.products);
+      Maker maker(3);
+      std::vector<GemmArgs> calls;
+      std::vector<Tensor> expected;
+      uint64_t seed = 0;
+      for (const Shape& shape : {Shape{1, 16, 768},
+                                 {1, 2304, 16},
+                                 {3, 80, 33},
+                                 {17, 8, 2},
+                                 {1, 5, 0},
+                                 {2, 0, 7},
+                                 {9, 96, 64},
+                                 {1, 100, 7},
+                                 {64, 3, 48},
+                                 {1, 16, 700}}) {
+        const int64_t rows = shape[0], outputs = shape[1], inputs = shape[2];
+        const bool adds = ++seed % 2 == 0;
+        GemmArgs call{.a = uniform(maker, {rows, inputs}, kind.in, seed),
+                      .b = uniform(maker, {outputs, inputs}, kind.in, seed + 20),
+                      .out = uniform(maker, {rows, outputs}, kind.out, seed + 40),
+                      .transpose_b = true,
+                      .beta = adds ? 1.0f : 0.0f};
+        if (!adds) call.bias = uniform(maker, {outputs}, kind.in, seed + 60);
+        GemmArgs alone = call;
+        alone.out = maker.empty({rows, outputs}, kind.out);
+        kernels::table(maker.stream()).copy({.x = call.out, .out = alone.out}, maker.stream());
+        if (outputs > 0) gemm(alone, maker.stream());
+        calls.push_back(call);
+        expected.push_back(alone.out);
+      }
+      kernels::gemm_each(calls, kernels::table(maker.stream()), maker.stream());
+      for (size_t i = 0; i < calls.size(); ++i)
+        EXPECT_TRUE(same_bits(calls[i].out, expected[i])) << str(kind) << " product " << i;
     }
   });
 }

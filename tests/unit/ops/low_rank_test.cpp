@@ -234,6 +234,44 @@ TEST_F(LowRankTest, DropoutIsOfTheAdaptersInputAlone) {
   }
 }
 
+// The blocks of an adapter add to some of the same columns, one after the other.
+TEST_F(LowRankTest, SeveralAddWhatEachAddsAlone) {
+  for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
+    Runtime runtime({device, 0}, 2);
+    Tape tape(runtime, Tape::Mode::infer);
+    const auto rows_of = [&](const Tensor& t) {
+      Tensor copy =
+          Tensor::empty(runtime.arena(MemoryClass::activations), t.shape(), DType::f32, "t");
+      copy_from(copy, std::span<const double>(to_doubles(t)));
+      return copy;
+    };
+    std::vector<Parameter> held;
+    held.reserve(12);
+    const auto weight = [&](const Parameter& p, uint64_t number) {
+      held.push_back({.name = p.name,
+                      .value = rows_of(drawn(p.value.shape(), p.name + std::to_string(number)))});
+      return Weight(held.back());
+    };
+    std::vector<LowRank> adapters;
+    for (const uint64_t number : {1, 2})
+      adapters.push_back({{{weight(a_, number),
+                            0.5,
+                            {{weight(b_[0], number), 0, 0}, {weight(b_[1], number), 3, 2}}},
+                           {weight(other_a_, number), 2, {{weight(b_[2], number), 2, 0}}}}});
+    const Tensor x = rows_of(x_), alone = rows_of(dy_), together = rows_of(dy_);
+    std::vector<AdaptedRows> rows;
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      const int64_t first = static_cast<int64_t>(i) * 2;
+      const auto part = [&](const Tensor& t) { return t.slice(0, first, 2); };
+      add_low_rank(tape, adapters[i], part(x), part(alone));
+      rows.push_back({&adapters[i], part(x), part(together)});
+    }
+    add_low_rank(tape, rows);
+    EXPECT_EQ(to_doubles(together), to_doubles(alone));
+    EXPECT_NE(to_doubles(together), to_doubles(rows_of(dy_)));
+  }
+}
+
 // A rank with some of the columns drops what the others would.
 TEST_F(LowRankTest, DropoutOfSomeColumnsIsThatOfAll) {
   Tape tape(runtime_);

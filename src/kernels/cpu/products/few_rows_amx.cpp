@@ -111,7 +111,8 @@ class FewRows {
     alignas(64) float turned_sums[kAmxStrip * kRows];
     const bool in_place = p_.m == 1;
     const Sums sums = in_place ? Sums{p_.c + j, 1} : Sums{turned_sums, kRows};
-    tiles_.shape(rows, kRowWords, p_.m);
+    const int64_t whole = p_.elements * 2 / kStepBytes, left = width_ - whole * kRowWords;
+    tiles_.shape(rows, whole > 0 ? kRowWords : left, p_.m);
     if (p_.accumulate) {
       if (!in_place) take_sums(j, rows, turned_sums);
       load_sums<kTwo>(sums);
@@ -121,10 +122,22 @@ class FewRows {
     }
     const std::byte* b = p_.b.base + j * stride_;
     const uint32_t* a = in_place ? p_.a : turned_;
-    const int64_t a_stride = p_.m * 4, whole = p_.elements * 2 / kStepBytes;
+    const int64_t a_stride = p_.m * 4;
     const auto steps = [&](auto meanwhile) {
       for (int64_t s = 0; s < whole; ++s, b += kStepBytes, a += kRowWords * p_.m)
         step<kTwo>(b, stride_, a, a_stride, meanwhile);
+      if (left == 0) return;
+      if (whole > 0) {
+        store_sums<kTwo>(sums);
+        tiles_.shape(rows, left, p_.m);
+        load_sums<kTwo>(sums);
+      }
+      if (p_.elements % 2 == 0) return step<kTwo>(b, stride_, a, a_stride, meanwhile);
+      // Memory after the end of a row must not enter the product.
+      alignas(64) std::byte ends[kAmxStrip * kStepBytes] = {};
+      const auto bytes = static_cast<size_t>(p_.elements * 2 - whole * kStepBytes);
+      for (int64_t r = 0; r < rows; ++r) std::memcpy(ends + r * kStepBytes, b + r * stride_, bytes);
+      step<kTwo>(ends, kStepBytes, a, a_stride, meanwhile);
     };
     if (p_.meanwhile != nullptr) {
       steps(*p_.meanwhile);
@@ -133,17 +146,6 @@ class FewRows {
       steps([&](int64_t lines) { next.lines(lines); });
     }
     store_sums<kTwo>(sums);
-    if (const int64_t left = width_ - whole * kRowWords; left > 0) {
-      // Memory after the end of a row must not enter the product.
-      alignas(64) std::byte ends[kAmxStrip * kStepBytes] = {};
-      const auto bytes = static_cast<size_t>(p_.elements * 2 - whole * kStepBytes);
-      for (int64_t r = 0; r < rows; ++r) std::memcpy(ends + r * kStepBytes, b + r * stride_, bytes);
-      tiles_.shape(rows, left, p_.m);
-      load_sums<kTwo>(sums);
-      step<kTwo>(ends, kStepBytes, a, a_stride, [](int64_t) {});
-      if (p_.meanwhile != nullptr) (*p_.meanwhile)(rows);
-      store_sums<kTwo>(sums);
-    }
     if (!in_place) put_sums(j, rows, turned_sums);
   }
 

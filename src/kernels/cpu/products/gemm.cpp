@@ -1,4 +1,7 @@
+#include <vector>
+
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/products/gemm_each.h"
 #include "kernels/cpu/products/problem.h"
 #include "kernels/cpu/table.h"
 #include "kernels/epilogue.h"
@@ -54,6 +57,12 @@ Problem describe(const GemmArgs& args) {
 void gemm(const GemmArgs& args, Stream& stream) {
   if (has_epilogue(args)) return gemm_by_parts(args, cpu_table(), stream);
   compute(describe(args), stream);
+}
+
+void gemm_each(std::span<const GemmArgs> calls, Stream& stream) {
+  std::vector<Problem> problems;
+  for (const GemmArgs& call : calls) problems.push_back(describe(call));
+  compute_each(problems, stream);
 }
 
 }  // namespace megatron::kernels::cpu

@@ -1,6 +1,7 @@
 #include "kernels/cpu/products/problem.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/divide.h"
 #include "kernels/cpu/products/amx_block.h"
@@ -335,6 +336,12 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   }
 }
 
+bool has_panels(const Problem& p) { return !in_double(p) && p.k > 0; }
+
+Blocks blocks_of(const Problem& p, WordKind kind, int64_t threads) {
+  return {p, has_panels(p) ? panel_blocks(p, kind, threads) : BlockSize{64, 64}};
+}
+
 // Other products with so few rows are packed panel by panel.
 constexpr int64_t kFewAmxRows = 64;
 
@@ -365,8 +372,8 @@ ProductBuffers product_buffers() {
 void compute(const Problem& p, Stream& stream) {
   if (p.batch * most_rows(p) * p.n == 0) return;
   const WordKind kind = word_kind(p.in, bf16_products());
-  const bool panels = !in_double(p) && p.k > 0;
-  const Blocks blocks(p, panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64});
+  const bool panels = has_panels(p);
+  const Blocks blocks = blocks_of(p, kind, stream.pool().size());
   const auto run_block = [&](int64_t index, int) { run(p, blocks[index], kind); };
   // A thread that reads a weight in place goes on to the block whose rows it has prefetched.
   if (kind == WordKind::bf16_amx && panels && most_rows(p) <= kFewAmxRows) {
@@ -374,6 +381,26 @@ void compute(const Problem& p, Stream& stream) {
   } else {
     stream.pool().parallel_for(blocks.count_all(), run_block);
   }
+}
+
+void compute_each(std::span<const Problem> problems, Stream& stream) {
+  std::vector<Blocks> blocks;
+  std::vector<const Problem*> of_blocks;
+  std::vector<int64_t> ends;  // of the problems' blocks
+  const auto threads = ceil_div(int64_t{stream.pool().size()}, std::ssize(problems));
+  for (const Problem& p : problems) {
+    if (p.batch * p.m * p.n == 0) continue;
+    blocks.push_back(blocks_of(p, word_kind(p.in, bf16_products()), threads));
+    of_blocks.push_back(&p);
+    ends.push_back((ends.empty() ? 0 : ends.back()) + blocks.back().count_all());
+  }
+  if (ends.empty()) return;
+  // Each thread has adjacent blocks: those of a problem read adjacent memory.
+  stream.pool().parallel_shares(ends.back(), [&](int64_t index, int) {
+    const auto at = static_cast<size_t>(std::ranges::upper_bound(ends, index) - ends.begin());
+    const Problem& p = *of_blocks[at];
+    run(p, blocks[at][index - (at == 0 ? 0 : ends[at - 1])], word_kind(p.in, bf16_products()));
+  });
 }
 
 }  // namespace megatron::kernels::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/dtype.h"
 #include "device/stream.h"
@@ -53,5 +54,7 @@ inline double product_factor(const Tensor& a_scale, const Tensor& b_scale) {
 }
 
 void compute(const Problem& problem, Stream& stream);
+// Computes all of them, of one type and without cuts of rows, in the same bits; threads meet once.
+void compute_each(std::span<const Problem> problems, Stream& stream);
 
 }  // namespace megatron::kernels::cpu
