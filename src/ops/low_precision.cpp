@@ -103,7 +103,7 @@ class Quantiser {
   void round_by_chance(kernels::QuantizeArgs& args) const {
     const LowPrecision::Chances& chances = how_.chances;
     MG_ASSERT(tape_.batch_rows());
-    const Tape::BatchRows& batch = *tape_.batch_rows();
+    const BatchRows& batch = *tape_.batch_rows();
     args.stochastic = true;
     args.noise = {.seed = chances.seed,
                   .stream = sums_tokens_ ? chances.of_weights : chances.of_inputs,

@@ -1,8 +1,6 @@
 // T tokens, R rows of a block's matrix a
 #include "ops/low_rank.h"
 
-#include "autograd/other_batch_rows.h"
-
 namespace megatron::ops {
 namespace {
 
@@ -72,7 +70,7 @@ Tensor replacing_difference(const LowRank& adapter, Tape& tape, const ReplacedRo
 // begin within a group are dropped behind others.
 void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out) {
   const LowRank::Dropout& dropout = adapter.dropout;
-  const Tape::BatchRows& batch = *tape.batch_rows();
+  const BatchRows& batch = *tape.batch_rows();
   const int64_t before = dropout.first_channel % 4;
   kernels::DropoutArgs args{.mask = {.p = dropout.p,
                                      .seed = dropout.seed,
@@ -95,7 +93,7 @@ void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out
 }  // namespace
 
 bool drops(const LowRank& adapter, const Tape& tape) {
-  return adapter && adapter.dropout.p > 0 && tape.adapts() && tape.batch_rows();
+  return adapter && adapter.dropout.p > 0 && tape.adapts() && tape.batch_rows() != nullptr;
 }
 
 Tensor low_rank_input(const LowRank& adapter, Tape& tape, const Tensor& x) {
@@ -244,8 +242,8 @@ std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor
   return {};
 }
 
-LowRankNode::LowRankNode(const Tape& tape, Node& node, LowRank adapter, std::vector<Tensor> inner)
-    : adapter_(std::move(adapter)), rows_(tape.batch_rows()), saved_(node.saved.size()) {
+LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
+    : adapter_(std::move(adapter)), saved_(node.saved.size()) {
   for_each_weight(adapter_, [&](const Weight& weight) { node.weights.push_back(weight); });
   for (Tensor& tensor : inner) node.saved.emplace_back(std::move(tensor));
 }
@@ -263,7 +261,6 @@ Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
 void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tensor& dy,
                                  const Tensor& dx) const {
   Tape& tape = backward.tape();
-  const OtherBatchRows rows(tape, rows_);
   if (!adapter_ || (adapter_.has_magnitudes() && !drops(adapter_, tape))) return;
   // Weight gradients may run when parameters have been released.
   if (!dx.defined() && !adapter_.has_magnitudes()) inner_gradients(backward, dy);
@@ -282,7 +279,6 @@ void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tens
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                                    const Tensor& x) const {
   if (!adapter_) return;
-  const OtherBatchRows rows(backward.tape(), rows_);
   const Tensor input = low_rank_input(adapter_, backward.tape(), x);
   if (adapter_.has_magnitudes())
     return add_decomposed_gradients(adapter_, backward.tape(), w, dy, input);

@@ -122,6 +122,27 @@ TEST(LowPrecisionModels, EqualOneRank) {
   }
 }
 
+// Gradients in an encoder, and of what a decoder reads of it, are rounded by the random numbers of
+// the encoder's tokens, in backward as well.
+TEST(LowPrecisionEncoderDecoder, EqualsOneRank) {
+  TinyModel t5 = tiny_t5();
+  constexpr std::string_view kWidth = R"("d_ff": 48)";  // 64 has blocks of 16 for two ranks
+  t5.config.replace(t5.config.find(kWidth), kWidth.size(), R"("d_ff": 64)");
+  const LowPrecisionFormats fp4{LowPrecisionRecipe::nvfp4, LowFormat::e2m1, LowFormat::e2m1};
+  const models::Model model =
+      t5.model()->with({.low_precision = LowPrecisionLayers{.formats = fp4}});
+  const auto gradients = [&](const Layout& layout) {
+    return Experiment(model, DeviceKind::reference, DType::f64, DType::f64,
+                      settings::LossScope::token, kSequences, 16, {})
+        .gradients(layout);
+  };
+  const TensorMap expected = gradients({.micro_batch = 4});
+  for (const Layout& layout :
+       {Layout{.tp = 2, .sequence = true, .micro_batch = 4},
+        Layout{.pipeline = {.stages = 2}, .recompute = whole_layers(), .micro_batch = 4}})
+    EXPECT_LT(worst(gradients(layout), expected), tolerance::kLayoutFp64) << layout.str();
+}
+
 // Experts on ranks that divide them, or their widths.
 class LowPrecisionExperts : public ::testing::TestWithParam<Recipe> {};
 
