@@ -25,11 +25,15 @@ void check_blocks(const Rules& rules, const QuantizeArgs& args) {
                 "no scales of blocks with the tensor's");
 }
 
-void check_groups(const Rules& rules, const QuantizeArgs& args) {
-  const Tensor& groups = args.row_groups;
+void check_row_groups(const Rules& rules, const Tensor& groups) {
   if (!groups.defined()) return;
   rules.dense(groups, {groups.elements()}, DType::i32, "row_groups i32 [G+1]");
-  rules.require(groups.elements() > 1 && !args.stochastic, "groups of rows, not stochastic");
+  rules.require(groups.elements() > 1, "at least one group of rows");
+}
+
+void check_groups(const Rules& rules, const QuantizeArgs& args) {
+  check_row_groups(rules, args.row_groups);
+  if (!args.row_groups.defined()) return;
   rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined(),
                 "values of columns of groups of rows");
 }
@@ -85,7 +89,7 @@ void check(const QuantizeArgs& args) {
 void check(const HadamardArgs& args) {
   const Rules rules("hadamard", args);
   rules.floats(args.x, 2, "x [R,C] contiguous");
-  rules.require(args.x.size(0) % kHadamardRows == 0, "R is a multiple of 16");
+  check_row_groups(rules, args.row_groups);
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
 }
 

@@ -90,6 +90,13 @@ QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q) {
   return to;
 }
 
+Tensor row_groups(Inputs& inputs, int64_t count) {
+  const auto rows = static_cast<double>(count);
+  return inputs.values(
+      "row_groups", {5}, DType::i32,
+      std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
+}
+
 QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   QuantizeArgs args{.format = q.format, .rule = q.rule, .stochastic = q.stochastic};
   const bool quotient = q.rule == BlockScale::nvfp4_quotient;
@@ -101,12 +108,7 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   if (q.stochastic)
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {q.rows}, DType::i64, 0, int64_t{1} << 40)}};
-  if (q.grouped) {
-    const auto rows = static_cast<double>(q.rows);
-    args.row_groups = inputs.values(
-        "row_groups", {5}, DType::i32,
-        std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
-  }
+  if (q.grouped) args.row_groups = row_groups(inputs, q.rows);
   if (q.transposed) args.transposed = inputs.output("transposed", {q.columns, q.rows}, DType::u8);
   if (q.divided) args.channels = {3, {{0, 132}, {20, 4000}, {24, 8000}}};
   return args;
@@ -134,6 +136,7 @@ void add_quantize_cases(std::vector<Case>& cases) {
     all.push_back({m, e2m1, nvfp4, {1, 16}, true});
     all.push_back({m, e2m1, nvfp4, {16, 1}, true, true});
     all.push_back({m, e4m3, e8m0, {32, 1}, false, false, true});
+    all.push_back({m, e2m1, nvfp4, {16, 1}, true, true, true});
     all.push_back({m, e4m3, given, {}, false, false, false, true});
     for (const LowFormat format : {e4m3, e5m2})
       all.push_back({m, format, given, {}, false, false, false, true, true});
@@ -177,7 +180,7 @@ void add_quantize_family_cases(std::vector<Case>& cases) {
   add_quantize_cases(cases);
   add_tensor_scale_cases(cases);
   const std::vector<Matrix> shapes = {
-      {}, {0, 8}, {16, 33, kMisaligned}, {48, 700}, {.rows = 4096, .columns = 768, .real = true}};
+      {}, {0, 8}, {16, 33, kMisaligned}, {55, 700}, {.rows = 4096, .columns = 768, .real = true}};
   for (const Matrix& m : in_types(shapes)) {
     for (const float beta : {0.F, 1.F}) {
       Case made = exact_case(&Table::amax, m, [=](Inputs& inputs, const Matrix& of) {
@@ -190,16 +193,20 @@ void add_quantize_family_cases(std::vector<Case>& cases) {
       made.name += beta == 0 ? "" : " raised";
       cases.push_back(std::move(made));
     }
-    if (m.rows % kHadamardRows != 0) continue;
-    // 16 additions.
-    cases.push_back(
-        case_of(&Table::hadamard, m, tolerance(m.type, 16), [](Inputs& inputs, const Matrix& of) {
-          const Shape shape{of.rows, of.columns};
-          HadamardArgs args;
-          args.x = inputs.normal("x", shape, of.type, 1, of.layout);
-          args.out = inputs.output("out", shape, of.type, of.layout);
-          return args;
-        }));
+    for (const bool grouped : {false, true}) {
+      // 16 additions.
+      Case made = case_of(&Table::hadamard, m, tolerance(m.type, 16),
+                          [=](Inputs& inputs, const Matrix& of) {
+                            const Shape shape{of.rows, of.columns};
+                            HadamardArgs args;
+                            args.x = inputs.normal("x", shape, of.type, 1, of.layout);
+                            if (grouped) args.row_groups = row_groups(inputs, of.rows);
+                            args.out = inputs.output("out", shape, of.type, of.layout);
+                            return args;
+                          });
+      made.name += grouped ? " grouped" : "";
+      cases.push_back(std::move(made));
+    }
   }
 }
 

@@ -316,13 +316,15 @@ void hadamard_any(const HadamardArgs& args, Stream& stream) {
   const int64_t columns = args.x.size(1), width = kHadamardRows * columns;
   for_storage_type("hadamard", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* out = args.out.data<T>();
-    for_blocks(stream, args.x.size(0) / kHadamardRows, rows_per_block(width),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t g = begin; g < end; ++g)
-                   rotate_rows(x + g * width, out + g * width, columns);
-               });
+    for_each_row_group(args.row_groups, args.x.size(0), [&](int64_t first, int64_t last) {
+      const T* x = args.x.data<T>() + first * columns;
+      T* out = args.out.data<T>() + first * columns;
+      const int64_t whole = (last - first) / kHadamardRows;
+      for_blocks(stream, whole, rows_per_block(width), [&](int64_t begin, int64_t end) {
+        for (int64_t g = begin; g < end; ++g) rotate_rows(x + g * width, out + g * width, columns);
+      });
+      if (x != out) std::copy(x + whole * width, x + (last - first) * columns, out + whole * width);
+    });
   });
 }
 

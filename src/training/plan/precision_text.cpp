@@ -120,8 +120,6 @@ std::string precision_text(const settings::TrainSettings& run, const models::Mod
   text += fmt::format("embedding, {}norms, attention", low->output ? "" : "output layer, ");
   const models::ModelFacts& facts = model->facts();
   if (facts.experts) text += ", router";
-  if (facts.experts && !by_module && low->formats.recipe == LowPrecisionRecipe::nvfp4)
-    text += ", experts";
   if (facts.shared_blocks > 0) text += ", blocks that layers share";
   if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
   if (s.fp8_param_gather) text += gather_text(*low, run);
