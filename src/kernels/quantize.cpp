@@ -21,8 +21,10 @@ void check_blocks(const Rules& rules, const QuantizeArgs& args) {
   const Shape grid{ceil_div(args.x.size(0), blocks.rows), ceil_div(args.x.size(1), blocks.columns)};
   const bool exponents = args.rule != BlockScale::power_of_two;
   rules.optional(blocks.scales, grid, exponents ? DType::u8 : DType::f32, "scales of the blocks");
-  rules.require(args.rule != BlockScale::given || !blocks.scales.defined(),
-                "no scales of blocks with the tensor's");
+  rules.optional(args.maxima, grid, DType::f32, "maxima f32 of the blocks");
+  rules.require(
+      args.rule != BlockScale::given || !(blocks.scales.defined() || args.maxima.defined()),
+      "no scales of blocks with the tensor's");
 }
 
 void check_row_groups(const Rules& rules, const Tensor& groups) {
@@ -34,7 +36,8 @@ void check_row_groups(const Rules& rules, const Tensor& groups) {
 void check_groups(const Rules& rules, const QuantizeArgs& args) {
   check_row_groups(rules, args.row_groups);
   if (!args.row_groups.defined()) return;
-  rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined(),
+  rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined() &&
+                    !args.maxima.defined(),
                 "values of columns of groups of rows");
 }
 

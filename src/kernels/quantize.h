@@ -78,12 +78,13 @@ struct ChannelRuns {
 // 2^8) / 2^24 is less than that; `noise` keys the words by (sample, position, channel). Only e2m1.
 // row_groups i32 [G+1] ascending from 0, at most R, or undefined: blocks do not go beyond rows
 // [row_groups[g], row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns.
-// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8
-// bits with BlockScale::given, without groups.
+// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8 bits with
+// BlockScale::given, without groups. maxima: the a of each block, f32 of the shape of the scales,
+// or undefined: found in x; without groups.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
-  Tensor x, scale;
+  Tensor x, scale, maxima = {};
   QuantizedBlocks out;
   bool stochastic = false;
   NoiseRows noise;
@@ -151,6 +152,7 @@ void visit(QuantizeArgs& a, F&& f) {
   f("positions", Access::read, a.noise.tokens.positions);
   f("x", Access::read, a.x);
   f("scale", Access::read, a.scale);
+  f("maxima", Access::read, a.maxima);
   f("row_groups", Access::read, a.row_groups);
   f("out.values", Access::write, a.out.values);
   f("out.codes", Access::write, a.out.codes);

@@ -6,9 +6,6 @@
 namespace megatron::ops {
 namespace {
 
-// 448 * 6, the largest block scale in e4m3 times the largest number of e2m1.
-constexpr double kLargestFp4 = 2688;
-
 class Quantiser {
  public:
   // sums_tokens: for the product of a weight's gradient.
@@ -43,7 +40,8 @@ class Quantiser {
         args.rule = kernels::BlockScale::nvfp4;
         operand == Operand::weight ? square(16) : along(16);
         if (sums_tokens_) args.x = rotated(args.x, groups);
-        args.scale = scale = tensor_scale(args.x, operand, kLargestFp4);
+        args.scale = scale = scale_of_blocks(args.x, operand);
+        if (operand == Operand::weight) args.maxima = how_.weight_maxima;
         if (operand == Operand::gradient) round_by_chance(args);
         break;
     }
@@ -85,6 +83,12 @@ class Quantiser {
                  : tensor_scale(x, operand, facts_of(format_of(operand)).largest);
     observe(weight && how_.weight_amax.defined() ? how_.weight_amax.view({1, 1}) : x, operand);
     return how_.scales->select(0, static_cast<int64_t>(operand));
+  }
+
+  // Recipe nvfp4.
+  Tensor scale_of_blocks(const Tensor& x, Operand operand) const {
+    const bool known = operand == Operand::weight && how_.weight_scale.defined();
+    return known ? how_.weight_scale : tensor_scale(x, operand, kLargestFp4);
   }
 
   Tensor copied(const Tensor& x) const {

@@ -194,17 +194,18 @@ class Quantization {
 
   void find_factors(const Tile& tile, int64_t i, int64_t end, Factors& factors) const {
     const QuantizedBlocks& to = args_.out;
-    alignas(64) std::array<float, kColumns> most;
-    block_maxima(tile, i, end, most.data());
+    alignas(64) std::array<float, kColumns> found;
     const int64_t first = i / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
+    const float* most = found.data();
+    if (args_.maxima.defined()) most = args_.maxima.data<float>() + first;
+    else block_maxima(tile, i, end, found.data());
     const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
     float* scales = f32_scales ? to.scales.data<float>() + first : nullptr;
     uint8_t* codes =
         to.scales.defined() && !f32_scales ? to.scales.data<uint8_t>() + first : nullptr;
     const int64_t count = ceil_div(tile.width, to.columns);
     for (int64_t k = 0; k < count; ++k) {
-      const BlockFactors f =
-          block_factors(args_.rule, args_.format, most[static_cast<size_t>(k)], scale_);
+      const BlockFactors f = block_factors(args_.rule, args_.format, most[k], scale_);
       const int64_t j = k * to.columns, n = std::min(to.columns, tile.width - j);
       std::fill_n(factors.multiplier.data() + j, n, f.multiplier);
       std::fill_n(factors.factor.data() + j, n, f.factor);

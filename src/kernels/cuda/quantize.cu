@@ -70,7 +70,7 @@ struct Quantization {
   LowFormat format;
   BlockScale rule;
   const T* x;
-  const float* scale;
+  const float *scale, *maxima;  // maxima null: found in x
   int64_t rows, columns;
   int64_t block_rows, block_columns, across;  // across: blocks in a row of blocks
   T* values;
@@ -148,7 +148,8 @@ __global__ void __launch_bounds__(kThreads) quantize_columns(Quantization<T> wor
       rows_of_block(work.groups, work.rows, work.block_rows, block / work.columns);
   if (first >= work.rows) return;
   float amax = 0;
-  if (work.rule != BlockScale::given)
+  if (work.maxima != nullptr) amax = work.maxima[block];
+  else if (work.rule != BlockScale::given)
     for (int64_t row = first; row < end; ++row) amax = fmaxf(amax, work.amax_of(row, column));
   const BlockFactors factors = work.factors(amax);
   work.store_scale(block, factors);
@@ -166,9 +167,10 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(Quantization<T> work)
   const int64_t width = min(work.block_columns, work.columns - column);
   const int64_t count = min(work.block_rows, work.rows - row) * width;
   float amax = 0;
-  for (int64_t i = lane; i < count; i += kWarp)
+  for (int64_t i = lane; work.maxima == nullptr && i < count; i += kWarp)
     amax = fmaxf(amax, work.amax_of(row + i / width, column + i % width));
-  const BlockFactors factors = work.factors(warp_max(amax));
+  const BlockFactors factors =
+      work.factors(work.maxima != nullptr ? work.maxima[block] : warp_max(amax));
   if (lane == 0) work.store_scale(block, factors);
   for (int64_t i = lane; i < count; i += kWarp)
     work.round(row + i / width, column + i % width, factors);
@@ -184,6 +186,7 @@ void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
                        .rule = args.rule,
                        .x = address_of<T>(args.x),
                        .scale = address_of<float>(args.scale),
+                       .maxima = address_of<float>(args.maxima),
                        .rows = args.x.size(0),
                        .columns = args.x.size(1),
                        .block_rows = given ? 1 : to.rows,

@@ -114,6 +114,7 @@ template <class C>
 void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
   const QuantizedBlocks& to = args.out;
   std::vector<C> values(from.x.size()), scales;
+  const std::vector<float> given = load<float>(args.maxima);
   std::vector<int64_t> codes(from.x.size());
   for (int64_t i = 0; i < from.rows; i += to.rows) {
     for (int64_t j = 0; j < from.columns; j += to.columns) {
@@ -125,6 +126,7 @@ void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
       double amax = 0;
       for_block(
           [&](size_t e) { amax = std::fmax(amax, std::abs(static_cast<double>(from.x[e]))); });
+      if (args.maxima.defined()) amax = given[scales.size()];
       const Scale scale = scale_of(args, static_cast<float>(amax));
       scales.push_back(scale.stored);
       for_block([&](size_t e) {
