@@ -92,6 +92,10 @@ struct LowPrecisionLayers {
   }
 };
 
+// nvfp4: the scale of a tensor is this divided by its largest element: 448 * 6, the largest scale
+// of a block in e4m3 times the largest number of e2m1.
+constexpr double kLargestFp4 = 2688;
+
 enum class Operand : uint8_t { activation, weight, gradient };
 constexpr size_t kOperands = 3;
 
@@ -111,8 +115,10 @@ struct LowPrecision {
   const Tensor *scales = nullptr, *maxima = nullptr;
   // f32 0-d, defined where ranks gather the weight's codes instead of its values
   // (parallel/weight_codes.h), so that its elements are rounded: the scale of this step
-  // (tensorwise), and the largest element of the rank's shard before rounding (delayed).
+  // (tensorwise, nvfp4), and the largest element of the rank's shard before rounding (delayed).
   Tensor weight_scale = {}, weight_amax = {};
+  // nvfp4, likewise: the largest elements of the weight's blocks, f32 of their grid.
+  Tensor weight_maxima = {};
   // nvfp4: the random numbers by which a gradient is rounded. first_row: the batch's row of row 0,
   // where ranks have rows of their own, by the batch's number of rows; null: 0.
   struct Chances {

@@ -93,7 +93,7 @@ class Tape::Stretch final : public Source {
   std::shared_ptr<const Span> span_;  // null: spans inside are reported
   SpanFunction forward_;
   std::vector<SpanListener*> listeners_;
-  std::optional<BatchRows> batch_rows_;
+  std::shared_ptr<const BatchRows> batch_rows_;
   GradientListener* gradient_listener_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;

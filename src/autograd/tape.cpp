@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/other_batch_rows.h"
 #include "base/error.h"
 
 namespace megatron {
@@ -82,6 +83,7 @@ std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
     node.outputs.push_back(id);
     vars.emplace_back(std::move(t), id);
   }
+  node.rows = batch_rows_;
   nodes_.push_back(std::move(node));
   return vars;
 }
@@ -150,6 +152,7 @@ void Tape::accumulate(int id, Tensor gradient) {
 
 void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients, BackwardPart part) {
   if (node.wgrad != nullptr) {
+    const OtherBatchRows rows(*this, node.rows);
     Backward backward(*this, node, output_gradients, part);
     node.wgrad(backward);
   }
@@ -191,8 +194,11 @@ void Tape::run_last_node(BackwardPart part) {
     return nodes_.pop_back();
   }
   for (Saved& saved : node.saved) saved.restore(*this);
-  Backward backward(*this, node, output_gradients, part);
-  if (node.dgrad != nullptr) node.dgrad(backward);
+  if (node.dgrad != nullptr) {
+    const OtherBatchRows rows(*this, node.rows);
+    Backward backward(*this, node, output_gradients, part);
+    node.dgrad(backward);
+  }
   const bool has_weights = node.wgrad != nullptr;
   if (part == BackwardPart::all || !has_weights) {
     run_wgrad(node, output_gradients, part);

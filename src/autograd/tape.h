@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,12 @@ class Bundle {
 using GradSlot = kernels::Accumulate;  // {out, beta}
 class Backward;
 
+// The tokens of all rows of a batch.
+struct BatchRows {
+  kernels::RowTokens tokens;
+  int64_t rows = 0;
+};
+
 // One recorded op. dgrad sets the gradients of the inputs; wgrad those of the weights, and may run
 // later. If wgrad is null, dgrad does both. Everything that backward needs is listed in saved,
 // weights and attributes; nothing is captured.
@@ -58,6 +65,7 @@ struct Node {
   std::vector<Saved> saved;
   std::vector<Weight> weights;
   std::any attributes;
+  std::shared_ptr<const BatchRows> rows;  // set by the tape
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
   bool root = false;    // runs even if no gradient reaches its outputs (a loss)
@@ -123,14 +131,13 @@ class Tape {
   // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
   bool adapts() const { return adapts_; }
   void leave_out_adapters() { adapts_ = false; }
-  // In a training pass: the tokens of all rows of the batch, for the dropout of adapters and for
-  // rounding by chance.
-  struct BatchRows {
-    kernels::RowTokens tokens;
-    int64_t rows = 0;
-  };
-  void set_batch_rows(BatchRows rows) { batch_rows_ = std::move(rows); }
-  const std::optional<BatchRows>& batch_rows() const { return batch_rows_; }
+  // In a training pass: the rows of products, for the dropout of adapters and for rounding by
+  // chance. Backward of a node has those with which it was recorded. Null: none.
+  void set_batch_rows(std::shared_ptr<const BatchRows> rows) { batch_rows_ = std::move(rows); }
+  void set_batch_rows(BatchRows rows) {
+    set_batch_rows(std::make_shared<const BatchRows>(std::move(rows)));
+  }
+  const std::shared_ptr<const BatchRows>& batch_rows() const { return batch_rows_; }
   // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
   // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
   // observes only in Pass::forward.
@@ -250,7 +257,7 @@ class Tape {
   Runtime& runtime_;
   Mode mode_;
   bool adapts_ = true;
-  std::optional<BatchRows> batch_rows_;
+  std::shared_ptr<const BatchRows> batch_rows_;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;

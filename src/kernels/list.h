@@ -34,6 +34,7 @@
 #include "kernels/soft_cap.h"
 #include "kernels/squared_error.h"
 #include "kernels/state_scan.h"
+#include "kernels/tokens_of_rows.h"
 
 // Kernels whose arguments have kElements (elements.h).
 #define MEGATRON_ELEMENT_KERNELS(X)         \
@@ -110,6 +111,7 @@
   X(sum_rows, SumRowsArgs)                                \
   X(scale_rows, ScaleRowsArgs)                            \
   X(scale_rows_backward, ScaleRowsBackwardArgs)           \
+  X(tokens_of_rows, TokensOfRowsArgs)                     \
   X(grouped_gemm, GroupedGemmArgs)                        \
   X(grouped_gradient, GroupedGradientArgs)                \
   X(amax, AmaxArgs)                                       \

@@ -20,9 +20,15 @@ void check_part(const Rules& rules, const MatrixPart& part, const Tensor& values
   rules.require(n == 0 || ends <= blocks.elements(), "a number for each block");
 }
 
-void check_codes(const Rules& rules, LowFormat format, const Tensor& codes, const Tensor& values) {
-  rules.dense(codes, values.shape(), DType::u8, "codes u8 [N]");
-  rules.require(format != LowFormat::e2m1, "a format of 8 bits");
+// values: x or out.
+template <class Args>
+void check_codes(const Rules& rules, const Args& args, const Tensor& values) {
+  const bool fp4 = args.format == LowFormat::e2m1;
+  rules.dense(args.codes, {code_bytes(args.format, values.elements())}, DType::u8,
+              fp4 ? "codes u8 [ceil(N / 2)]" : "codes u8 [N]");
+  rules.optional(args.scale, {}, DType::f32, "scale f32 0-d");
+  rules.require(args.scale.defined() == fp4 && (!fp4 || args.part.edge > 0),
+                "e2m1 with blocks and the tensor's scale, others without that");
 }
 
 }  // namespace
@@ -34,13 +40,13 @@ void check(const PartAmaxArgs& args) {
 void check(const EncodePartArgs& args) {
   const Rules rules("encode_part", args);
   check_part(rules, args.part, args.x, args.scales);
-  check_codes(rules, args.format, args.codes, args.x);
+  check_codes(rules, args, args.x);
 }
 
 void check(const DecodePartArgs& args) {
   const Rules rules("decode_part", args);
   check_part(rules, args.part, args.out, args.scales);
-  check_codes(rules, args.format, args.codes, args.out);
+  check_codes(rules, args, args.out);
 }
 
 }  // namespace megatron::kernels

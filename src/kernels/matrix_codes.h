@@ -1,4 +1,5 @@
-// 8-bit codes of parts of a matrix, for ranks that each hold a part of a weight and send its codes.
+// Codes of parts of a matrix, of 8 or 4 bits, for ranks that each hold a part of a weight and send
+// its codes.
 #pragma once
 
 #include <algorithm>
@@ -35,22 +36,30 @@ struct PartAmaxArgs {
   Tensor maxima;
 };
 
+// Bytes of the codes of n elements.
+constexpr int64_t code_bytes(LowFormat format, int64_t n) {
+  return format == LowFormat::e2m1 ? (n + 1) / 2 : n;
+}
+
 // codes = the codes that QuantizeArgs gives the same elements of the whole matrix. x [N] of bf16,
-// f32 (f64), codes u8 [N], of a format of 8 bits. scales f32: with edge 0 one number, the
-// multiplier (BlockScale::given); else the largest |x| of each block of the matrix, from which its
-// multiplier follows (BlockScale::power_of_two).
+// f32 (f64). Formats of 8 bits: codes u8 [N], scales f32: with edge 0 one number, the multiplier
+// (BlockScale::given); else the largest |x| of each block of the matrix, from which its multiplier
+// follows (BlockScale::power_of_two). e2m1: codes u8 [ceil(N / 2)], element 2 i in the lower half
+// of byte i, with 0 behind an odd N; scales as for blocks, which there must be, and `scale`, the
+// tensor's, f32 0-d (BlockScale::nvfp4).
 struct EncodePartArgs {
   LowFormat format = LowFormat::e4m3;
   MatrixPart part;
-  Tensor x, scales, codes;
+  Tensor x, scales, codes, scale = {};
 };
 
 // out = the number of each code times 1 / its multiplier, both rounded to f32 (f64), in the type of
-// out [N]: bf16, f32 (f64). A code of NaN gives NaN. The others as in EncodePartArgs.
+// out [N]: bf16, f32 (f64); in e2m1, times the scale of its block and 1 / that of the tensor,
+// multiplied first. A code of NaN gives NaN. The others as in EncodePartArgs.
 struct DecodePartArgs {
   LowFormat format = LowFormat::e4m3;
   MatrixPart part;
-  Tensor codes, scales, out;
+  Tensor codes, scales, out, scale = {};
 };
 
 void check(const PartAmaxArgs& args);
@@ -66,12 +75,14 @@ template <class F>
 void visit(EncodePartArgs& a, F&& f) {
   f("x", Access::read, a.x);
   f("scales", Access::read, a.scales);
+  f("scale", Access::read, a.scale);
   f("codes", Access::write, a.codes);
 }
 template <class F>
 void visit(DecodePartArgs& a, F&& f) {
   f("codes", Access::read, a.codes);
   f("scales", Access::read, a.scales);
+  f("scale", Access::read, a.scale);
   f("out", Access::write, a.out);
 }
 

@@ -21,16 +21,23 @@ void check_blocks(const Rules& rules, const QuantizeArgs& args) {
   const Shape grid{ceil_div(args.x.size(0), blocks.rows), ceil_div(args.x.size(1), blocks.columns)};
   const bool exponents = args.rule != BlockScale::power_of_two;
   rules.optional(blocks.scales, grid, exponents ? DType::u8 : DType::f32, "scales of the blocks");
-  rules.require(args.rule != BlockScale::given || !blocks.scales.defined(),
-                "no scales of blocks with the tensor's");
+  rules.optional(args.maxima, grid, DType::f32, "maxima f32 of the blocks");
+  rules.require(
+      args.rule != BlockScale::given || !(blocks.scales.defined() || args.maxima.defined()),
+      "no scales of blocks with the tensor's");
+}
+
+void check_row_groups(const Rules& rules, const Tensor& groups) {
+  if (!groups.defined()) return;
+  rules.dense(groups, {groups.elements()}, DType::i32, "row_groups i32 [G+1]");
+  rules.require(groups.elements() > 1, "at least one group of rows");
 }
 
 void check_groups(const Rules& rules, const QuantizeArgs& args) {
-  const Tensor& groups = args.row_groups;
-  if (!groups.defined()) return;
-  rules.dense(groups, {groups.elements()}, DType::i32, "row_groups i32 [G+1]");
-  rules.require(groups.elements() > 1 && !args.stochastic, "groups of rows, not stochastic");
-  rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined(),
+  check_row_groups(rules, args.row_groups);
+  if (!args.row_groups.defined()) return;
+  rules.require(args.out.columns == 1 && !args.out.codes.defined() && !args.out.scales.defined() &&
+                    !args.maxima.defined(),
                 "values of columns of groups of rows");
 }
 
@@ -85,7 +92,7 @@ void check(const QuantizeArgs& args) {
 void check(const HadamardArgs& args) {
   const Rules rules("hadamard", args);
   rules.floats(args.x, 2, "x [R,C] contiguous");
-  rules.require(args.x.size(0) % kHadamardRows == 0, "R is a multiple of 16");
+  check_row_groups(rules, args.row_groups);
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
 }
 

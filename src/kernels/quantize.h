@@ -77,13 +77,14 @@ struct ChannelRuns {
 // is rounded up with the probability of its distance from the lower neighbour, if u = floor(word /
 // 2^8) / 2^24 is less than that; `noise` keys the words by (sample, position, channel). Only e2m1.
 // row_groups i32 [G+1] ascending from 0, at most R, or undefined: blocks do not go beyond rows
-// [row_groups[g], row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns,
-// not stochastic. transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8
-// bits with BlockScale::given, without groups.
+// [row_groups[g], row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns.
+// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8 bits with
+// BlockScale::given, without groups. maxima: the a of each block, f32 of the shape of the scales,
+// or undefined: found in x; without groups.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
-  Tensor x, scale;
+  Tensor x, scale, maxima = {};
   QuantizedBlocks out;
   bool stochastic = false;
   NoiseRows noise;
@@ -95,28 +96,38 @@ struct QuantizeArgs {
 // Rotation of each 16 rows of a column by the Hadamard matrix with fixed signs s: out[j] = sum over
 // i of x[i] s[i] (-1)^popcount(i & j) / 4, rounded once (NVIDIA, Pretraining Large Language Models
 // with NVFP4, 2025, section 4.2). An orthogonal matrix, so that products over the rows keep their
-// values. x, out [R,C] contiguous, of one floating type; R a multiple of 16. out may be x.
+// values. The last R % 16 rows are copied. x, out [R,C] contiguous, of one floating type. out may
+// be x. row_groups as for QuantizeArgs: the 16 rows begin anew in each group.
 struct HadamardArgs {
-  Tensor x, out;
+  Tensor x, out, row_groups;
 };
 inline constexpr int64_t kHadamardRows = 16;
 inline constexpr uint32_t kHadamardMinus = 0xd7e8;  // bit i: s[i] = -1
 
-// Calls f for each group of rows with the same work as a call without groups. For devices whose
-// memory the host reads.
+// Calls f(begin, end) for the rows of each group that has some, of `rows` in all, and for those
+// behind them. For devices whose memory the host reads.
+template <class F>
+void for_each_row_group(const Tensor& groups, int64_t rows, F&& f) {
+  if (!groups.defined()) return f(0, rows);
+  const auto cuts = groups.span<int32_t>();
+  for (size_t g = 0; g < cuts.size(); ++g) {
+    const int64_t begin = cuts[g], end = g + 1 < cuts.size() ? cuts[g + 1] : rows;
+    if (begin < end) f(begin, end);
+  }
+}
+// The same with the work of a call without groups.
 template <class F>
 void for_each_row_group(const QuantizeArgs& args, F&& f) {
   if (!args.row_groups.defined()) return f(args);
-  const auto cuts = args.row_groups.span<int32_t>();
-  for (size_t g = 0; g < cuts.size(); ++g) {
-    const int64_t begin = cuts[g], end = g + 1 < cuts.size() ? cuts[g + 1] : args.x.size(0);
-    if (begin == end) continue;
+  for_each_row_group(args.row_groups, args.x.size(0), [&](int64_t begin, int64_t end) {
     QuantizeArgs part = args;
     part.row_groups = {};
     for (Tensor* const t : {&part.x, &part.out.values})
       if (t->defined()) *t = t->slice(0, begin, end - begin);
+    part.noise.tokens.length = args.noise.tokens.length_of(args.x.size(0));
+    part.noise.tokens.first += begin;
     f(part);
-  }
+  });
 }
 
 void check(const AmaxArgs& args);
@@ -141,6 +152,7 @@ void visit(QuantizeArgs& a, F&& f) {
   f("positions", Access::read, a.noise.tokens.positions);
   f("x", Access::read, a.x);
   f("scale", Access::read, a.scale);
+  f("maxima", Access::read, a.maxima);
   f("row_groups", Access::read, a.row_groups);
   f("out.values", Access::write, a.out.values);
   f("out.codes", Access::write, a.out.codes);
@@ -150,6 +162,7 @@ void visit(QuantizeArgs& a, F&& f) {
 template <class F>
 void visit(HadamardArgs& a, F&& f) {
   f("x", Access::read, a.x);
+  f("row_groups", Access::read, a.row_groups);
   f("out", Access::write, a.out);
 }
 

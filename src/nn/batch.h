@@ -122,7 +122,7 @@ struct Batch {
     return rows;
   }
   // All rows that this rank holds, for Tape::set_batch_rows().
-  Tape::BatchRows all_rows() const {
+  BatchRows all_rows() const {
     kernels::RowTokens tokens = rows_of({});
     tokens.length = layout.held();
     return {std::move(tokens), layout.rows()};

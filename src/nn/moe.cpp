@@ -3,11 +3,14 @@
 #include "nn/moe.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "autograd/other_batch_rows.h"
 #include "base/divide.h"
 #include "base/error.h"
 #include "ops/elementwise.h"
+#include "ops/low_precision.h"
 #include "parallel/collectives.h"
 
 namespace megatron::nn {
@@ -108,6 +111,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
     sent.capacity = {.segment = own, .rows = std::min(own, sequences * sent.capacity.rows)};
   }
   sent.choices = parallel::send_to_expert_ranks(tape, experts, ranks_, "expert choices");
+  if (rounds_by_chance(tape)) send_places(tape, batch, sent);
   sent.weights =
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
   if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
@@ -126,6 +130,8 @@ void Moe::compute(Tape& tape, Tokens& sent) const {
   if (!y) {
     const ops::ExpertOrder order = order_of(tape, experts, weights.value, sent);
     if (sent.counted) observe_rows(tape, experts, order.rows);
+    std::optional<OtherBatchRows> rows;
+    if (rounds_by_chance(tape)) rows.emplace(tape, places(tape, sent, order));
     y = through_experts(tape, x, weights, order, {&up_adapter_, &down_adapter_});
   }
   sent.results = parallel::send_back(tape, *y, ranks_, sent.routes, "expert results");
@@ -136,6 +142,47 @@ Var Moe::receive(Tape& tape, Tokens& sent) const {
   const Var y = sent.results.end(tape);
   const Var y_TH = latent_out_ == nullptr ? y : (*latent_out_)(tape, y);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
+}
+
+// Whether the gradients of the experts' outputs are rounded by random numbers.
+bool Moe::rounds_by_chance(const Tape& tape) const {
+  return tape.recording() && std::ranges::any_of(std::array{up_, down_}, [](const Weight& weight) {
+           const LowPrecision* const how = ops::quantization_of(weight, false);
+           return how != nullptr && how->formats.recipe == LowPrecisionRecipe::nvfp4;
+         });
+}
+
+// The numbers of a token are keyed by its sample and position, on whichever rank its experts are.
+void Moe::send_places(Tape& tape, const Batch& batch, Tokens& sent) const {
+  const int64_t own = sent.x_TH.value.size(0);
+  kernels::RowTokens tokens = batch.rows_of(tensor_);
+  tokens.length = batch.layout.held();
+  const Tensor ids = tape.empty({own, 1}, DType::i64, "expert samples"),
+               positions = tape.empty({own, 1}, DType::i32, "expert positions");
+  tape.kernels().tokens_of_rows({.tokens = tokens,
+                                 .index = {},
+                                 .sample_ids = ids.view({own}),
+                                 .positions = positions.view({own})},
+                                tape.stream());
+  sent.sample_ids = parallel::send_to_expert_ranks(tape, ids, ranks_, "expert samples");
+  sent.positions = parallel::send_to_expert_ranks(tape, positions, ranks_, "expert positions");
+}
+
+// The tokens of the experts' rows.
+BatchRows Moe::places(Tape& tape, const Tokens& sent, const ops::ExpertOrder& order) const {
+  const Tensor ids = sent.sample_ids.end(tape), positions = sent.positions.end(tape);
+  const int64_t all = ids.size(0), rows = order.row_count();
+  kernels::RowTokens of_rows{.sample_ids = tape.empty({rows}, DType::i64, "expert samples"),
+                             .positions = tape.empty({rows}, DType::i32, "expert positions"),
+                             .length = 1};
+  tape.kernels().tokens_of_rows(
+      {.tokens = {.sample_ids = ids.view({all}), .positions = positions.view({all}), .length = 1},
+       .index = order.slots,
+       .share = order.choices(),
+       .sample_ids = of_rows.sample_ids,
+       .positions = of_rows.positions},
+      tape.stream());
+  return {std::move(of_rows), rows};
 }
 
 // Counts the choices of each rank's own tokens, and the biases that they used.

@@ -69,6 +69,8 @@ class Moe {
     bool counted = true;  // false in texts that are padded to a length: counts leave them out
     bool pads = false;    // there may be padding among them, which has no expert
     parallel::ChoicesInTransit choices;
+    // In passes that round gradients by chance: the sample and the position of each token.
+    parallel::ChoicesInTransit sample_ids, positions;
     std::shared_ptr<const parallel::TokenRoutes> routes;
     parallel::InTransit weights, tokens, results;
     Var shared_TH;
@@ -96,6 +98,9 @@ class Moe {
   int64_t existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                             const Tokens& sent) const;
+  bool rounds_by_chance(const Tape& tape) const;
+  void send_places(Tape& tape, const Batch& batch, Tokens& sent) const;
+  BatchRows places(Tape& tape, const Tokens& sent, const ops::ExpertOrder& order) const;
   void observe(const Tape& tape, const Tensor& experts) const;
   void report(const Tape& tape, const Tensor& experts, const Continuation& at) const;
   void observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const;

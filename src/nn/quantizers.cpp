@@ -49,7 +49,7 @@ void Builder::quantize(Parameter& weight, std::array<bool, kOperands> divided) {
 
 void Builder::quantize_experts(Parameter& weight) {
   const auto formats = formats_of_ ? formats_of_(weight.name) : std::nullopt;
-  if (!formats || formats->recipe == LowPrecisionRecipe::nvfp4) return;
+  if (!formats) return;
   check_blocks(spec_of(weight), *formats);
   LowPrecision how{.formats = *formats, .divided = {true, true, true}};
   how.of_parts = [ranks = ranks_](const Tensor& amax, Stream& stream) {
@@ -58,6 +58,7 @@ void Builder::quantize_experts(Parameter& weight) {
         group->all_reduce(amax, comm::Reduce::max, stream, "amax").wait(stream);
   };
   if (how.formats.recipe == LowPrecisionRecipe::delayed) add_scales(how, weight.name);
+  if (how.formats.recipe == LowPrecisionRecipe::nvfp4) how.chances = chances_of(spec_of(weight));
   weight.low_precision = std::move(how);
 }
 
@@ -100,7 +101,7 @@ LowPrecision::Chances Builder::chances_of(const parallel::ParameterSpec& weight)
                                 .of_inputs = random_stream(name, ".fp4.inputs"),
                                 .of_weights = random_stream(name, ".fp4.weights")};
   for (const parallel::Division& division : weight.divisions) {
-    if (division.axis != 0 || division.ranks == 1) continue;
+    if (division.axis != weight.whole.rank() - 2 || division.ranks == 1) continue;
     for (const parallel::Slice& slice : division.slices()) {
       MG_ASSERT(chances.channels.count < kernels::ChannelRuns::kMost);  // check_blocks()
       chances.channels.runs[chances.channels.count++] = {slice.local_begin, slice.global_begin};

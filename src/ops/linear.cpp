@@ -115,8 +115,8 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, M
   node.saved = {adapter ? x.value : weight.for_gradient(x.value)};
   if (adapter) {
     std::vector<Tensor> inner = add_adapter(adapter, tape, weight.value(), x.value, y);
-    node.attributes = Product{.has_bias = static_cast<bool>(bias),
-                              .adapter = {tape, node, adapter, std::move(inner)}};
+    node.attributes =
+        Product{.has_bias = static_cast<bool>(bias), .adapter = {node, adapter, std::move(inner)}};
   }
   return tape.record_one(std::move(node), y);
 }

@@ -6,9 +6,6 @@
 namespace megatron::ops {
 namespace {
 
-// 448 * 6, the largest block scale in e4m3 times the largest number of e2m1.
-constexpr double kLargestFp4 = 2688;
-
 class Quantiser {
  public:
   // sums_tokens: for the product of a weight's gradient.
@@ -16,9 +13,9 @@ class Quantiser {
       : how_(how), tape_(tape), sums_tokens_(sums_tokens) {}
 
   // axis: of x, over which the product sums. scale: set if the values do not include it. groups: of
-  // rows, or undefined.
+  // rows, or undefined. height: rows of a block end after this many; 0: after all.
   Tensor operator()(const Tensor& x, Operand operand, int axis, Tensor& scale,
-                    const Tensor& groups = {}) const {
+                    const Tensor& groups = {}, int64_t height = 0) const {
     kernels::QuantizeArgs args;
     args.format = format_of(operand);
     args.x = x.is_contiguous() ? x : copied(x);
@@ -42,14 +39,21 @@ class Quantiser {
       case LowPrecisionRecipe::nvfp4:
         args.rule = kernels::BlockScale::nvfp4;
         operand == Operand::weight ? square(16) : along(16);
-        if (sums_tokens_) args.x = rotated(args.x);
-        args.scale = scale = tensor_scale(args.x, operand, kLargestFp4);
+        if (sums_tokens_) args.x = rotated(args.x, groups);
+        args.scale = scale = scale_of_blocks(args.x, operand);
+        if (operand == Operand::weight) args.maxima = how_.weight_maxima;
         if (operand == Operand::gradient) round_by_chance(args);
         break;
     }
     if (args.out.rows > 1) args.row_groups = groups;
-    tape_.kernels().quantize(args, tape_.stream());
-    return args.out.values;
+    const int64_t rows = x.size(0), step = height % args.out.rows == 0 ? rows : height;
+    const Tensor whole = args.x, values = args.out.values;
+    for (int64_t first = 0; first < rows; first += step) {
+      args.x = whole.slice(0, first, step);
+      args.out.values = values.slice(0, first, step);
+      tape_.kernels().quantize(args, tape_.stream());
+    }
+    return values;
   }
 
   // The codes of x, transposed or not, with the scale of the tensor.
@@ -81,6 +85,12 @@ class Quantiser {
     return how_.scales->select(0, static_cast<int64_t>(operand));
   }
 
+  // Recipe nvfp4.
+  Tensor scale_of_blocks(const Tensor& x, Operand operand) const {
+    const bool known = operand == Operand::weight && how_.weight_scale.defined();
+    return known ? how_.weight_scale : tensor_scale(x, operand, kLargestFp4);
+  }
+
   Tensor copied(const Tensor& x) const {
     Tensor copy = tape_.empty(x.shape(), x.dtype(), "quantized.x");
     tape_.kernels().copy({.x = x, .out = copy}, tape_.stream());
@@ -88,22 +98,16 @@ class Quantiser {
   }
 
   // Rows beyond the last 16 whole ones stay: the other operand's do, too.
-  Tensor rotated(const Tensor& x) const {
-    const int64_t rows = x.size(0), whole = rows / kernels::kHadamardRows * kernels::kHadamardRows;
+  Tensor rotated(const Tensor& x, const Tensor& groups) const {
     Tensor out = tape_.empty(x.shape(), x.dtype(), "quantized.rotated");
-    tape_.kernels().hadamard({.x = x.slice(0, 0, whole), .out = out.slice(0, 0, whole)},
-                             tape_.stream());
-    if (whole < rows)
-      tape_.kernels().copy(
-          {.x = x.slice(0, whole, rows - whole), .out = out.slice(0, whole, rows - whole)},
-          tape_.stream());
+    tape_.kernels().hadamard({.x = x, .out = out, .row_groups = groups}, tape_.stream());
     return out;
   }
 
   void round_by_chance(kernels::QuantizeArgs& args) const {
     const LowPrecision::Chances& chances = how_.chances;
     MG_ASSERT(tape_.batch_rows());
-    const Tape::BatchRows& batch = *tape_.batch_rows();
+    const BatchRows& batch = *tape_.batch_rows();
     args.stochastic = true;
     args.noise = {.seed = chances.seed,
                   .stream = sums_tokens_ ? chances.of_weights : chances.of_inputs,
@@ -195,7 +199,10 @@ kernels::GroupedGemmArgs quantized(kernels::GroupedGemmArgs call, Operand a, con
   const Shape shape = call.b.shape();
   const Tensor matrix = call.b.view({shape[0] * shape[1], shape[2]});
   call.a = quantise(call.a, a, 1, call.a_scale);
-  call.b = quantise(matrix, Operand::weight, call.transpose_b ? 1 : 0, call.b_scale).view(shape);
+  // In fp4, blocks end with an expert.
+  const int64_t height = how->formats.recipe == LowPrecisionRecipe::nvfp4 ? shape[1] : 0;
+  call.b = quantise(matrix, Operand::weight, call.transpose_b ? 1 : 0, call.b_scale, {}, height)
+               .view(shape);
   return call;
 }
 

@@ -20,7 +20,9 @@ Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weigh
 
 // The call with quantised operands and their scales: of products with a weight of experts
 // [G,out,in], b of grouped_gemm, and of their gradient. A tensor is the one of all experts; blocks
-// of tokens are those of one expert. The bias gradient must be asked for by a call of its own.
+// of tokens are those of one expert. In fp4, the tape's batch_rows() are those of the experts'
+// rows, whose gradients are rounded by the random numbers of their tokens. The bias gradient must
+// be asked for by a call of its own.
 kernels::GroupedGemmArgs quantized(kernels::GroupedGemmArgs call, Operand a, const Weight& weight,
                                    Tape& tape);
 kernels::GroupedGradientArgs quantized(kernels::GroupedGradientArgs call, const Weight& weight,

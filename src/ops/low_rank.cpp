@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "autograd/other_batch_rows.h"
 #include "kernels/gemm_each.h"
 
 namespace megatron::ops {
@@ -76,7 +75,7 @@ Tensor replacing_difference(const LowRank& adapter, Tape& tape, const ReplacedRo
 // begin within a group are dropped behind others.
 void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out) {
   const LowRank::Dropout& dropout = adapter.dropout;
-  const Tape::BatchRows& batch = *tape.batch_rows();
+  const BatchRows& batch = *tape.batch_rows();
   const int64_t before = dropout.first_channel % 4;
   kernels::DropoutArgs args{.mask = {.p = dropout.p,
                                      .seed = dropout.seed,
@@ -99,7 +98,7 @@ void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out
 }  // namespace
 
 bool drops(const LowRank& adapter, const Tape& tape) {
-  return adapter && adapter.dropout.p > 0 && tape.adapts() && tape.batch_rows();
+  return adapter && adapter.dropout.p > 0 && tape.adapts() && tape.batch_rows() != nullptr;
 }
 
 Tensor low_rank_input(const LowRank& adapter, Tape& tape, const Tensor& x) {
@@ -301,8 +300,8 @@ std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor
   return {};
 }
 
-LowRankNode::LowRankNode(const Tape& tape, Node& node, LowRank adapter, std::vector<Tensor> inner)
-    : adapter_(std::move(adapter)), rows_(tape.batch_rows()), saved_(node.saved.size()) {
+LowRankNode::LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner)
+    : adapter_(std::move(adapter)), saved_(node.saved.size()) {
   for_each_weight(adapter_, [&](const Weight& weight) { node.weights.push_back(weight); });
   for (Tensor& tensor : inner) node.saved.emplace_back(std::move(tensor));
 }
@@ -320,7 +319,6 @@ Tensor LowRankNode::matrix(Backward& backward, const Tensor& w) const {
 void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tensor& dy,
                                  const Tensor& dx) const {
   Tape& tape = backward.tape();
-  const OtherBatchRows rows(tape, rows_);
   if (!adapter_ || (adapter_.has_magnitudes() && !drops(adapter_, tape))) return;
   // Weight gradients may run when parameters have been released.
   if (!dx.defined() && !adapter_.has_magnitudes()) inner_gradients(backward, dy);
@@ -339,7 +337,6 @@ void LowRankNode::input_gradient(Backward& backward, const Tensor& w, const Tens
 void LowRankNode::weight_gradients(Backward& backward, const Tensor& w, const Tensor& dy,
                                    const Tensor& x) const {
   if (!adapter_) return;
-  const OtherBatchRows rows(backward.tape(), rows_);
   const Tensor input = low_rank_input(adapter_, backward.tape(), x);
   if (adapter_.has_magnitudes())
     return add_decomposed_gradients(adapter_, backward.tape(), w, dy, input);

@@ -126,8 +126,8 @@ std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor
 class LowRankNode {
  public:
   // Appends the adapter's weights to the node's, and `inner`, the result of add_adapter(), to what
-  // it has saved. Nothing for no adapter. tape: of the product; backward has its rows' dropout.
-  LowRankNode(const Tape& tape, Node& node, LowRank adapter, std::vector<Tensor> inner);
+  // it has saved. Nothing for no adapter.
+  LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner);
   LowRankNode() = default;
 
   explicit operator bool() const { return static_cast<bool>(adapter_); }
@@ -143,7 +143,6 @@ class LowRankNode {
  private:
   const std::vector<Tensor>& inner_gradients(Backward& backward, const Tensor& dy) const;
   LowRank adapter_;
-  std::optional<Tape::BatchRows> rows_;
   size_t saved_ = 0;  // index of the first inner tensor
   // Gradients of the inner tensors: dgrad computes them, wgrad uses them once more.
   std::shared_ptr<std::vector<Tensor>> gradients_ = std::make_shared<std::vector<Tensor>>();

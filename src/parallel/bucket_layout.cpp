@@ -89,9 +89,8 @@ class Filler {
     const bool trainable = placed.parameter.trainable;
     const int span = !rules_.by_span || spans.empty() ? -1 : spans[0];
     const bool expert = placed.is_expert();
-    const bool coded = rules_.codes_apart && has_codes(placed.parameter) &&
-                       (expert ? rules_.expert_shards : rules_.shards) > 1;
-    const Key key{tied, trainable, expert, coded, placed.parameter.value.dtype(), span};
+    const Key key{tied, trainable, expert, bits_of(placed, expert), placed.parameter.value.dtype(),
+                  span};
     Open& open = alone ? begin(key) : find_or_begin(key);
     Bucket& bucket = open.bucket;
     const int64_t room = most_elements(placed);
@@ -108,7 +107,7 @@ class Filler {
 
   std::vector<Bucket> take() {
     // Buckets of codes and others grow side by side; those that end sooner are reduced sooner.
-    if (rules_.codes_apart)
+    if (rules_.fp8_codes || rules_.fp4_codes)
       std::ranges::stable_sort(first_, std::ranges::greater(),
                                [](const Open& o) { return o.bucket.entries.back().index; });
     std::vector<Bucket> buckets;
@@ -120,7 +119,8 @@ class Filler {
 
  private:
   struct Key {
-    bool tied, trainable, expert, coded;
+    bool tied, trainable, expert;
+    int code_bits;
     DType type;
     int span;  // or -1
     auto operator<=>(const Key&) const = default;
@@ -131,11 +131,17 @@ class Filler {
     int64_t elements = 0;
   };
 
+  int bits_of(const ParameterSpec& placed, bool expert) const {
+    const int bits = code_bits(placed.parameter);
+    const bool asked = bits == 8 ? rules_.fp8_codes : rules_.fp4_codes;
+    return asked && (expert ? rules_.expert_shards : rules_.shards) > 1 ? bits : 0;
+  }
+
   Open& begin(const Key& key) {
     Open& open = (key.tied ? last_ : first_).emplace_back();
     open.bucket.trainable = key.trainable;
     open.bucket.expert = key.expert;
-    open.bucket.coded = key.coded;
+    open.bucket.code_bits = key.code_bits;
     if (key.trainable || rules_.divides_frozen)
       open.bucket.shards = key.expert ? rules_.expert_shards : rules_.shards;
     return open;

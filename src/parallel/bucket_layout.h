@@ -15,8 +15,8 @@ inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : gro
 inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
 // Contiguous parameters that are reduced and gathered by one call. Either all are trainable or
-// none, either all belong to experts or none, either all are gathered as codes or none, and all
-// have one type.
+// none, either all belong to experts or none, either all are gathered as codes of one size
+// or none, and all have one type.
 struct Bucket {
   struct Entry {
     ParameterSpec* placed = nullptr;
@@ -28,6 +28,9 @@ struct Bucket {
   };
   DType type() const { return entries.at(0).placed->parameter.value.dtype(); }
   int64_t elements() const { return shards * shard; }
+  bool coded() const { return code_bits > 0; }
+  // Of the codes of some elements, an even number.
+  int64_t code_bytes(int64_t count) const { return count * code_bits / 8; }
 
   // Elements of entries that are ParameterSpec::partial over that group.
   struct Partial {
@@ -41,7 +44,7 @@ struct Bucket {
   std::vector<Partial> partials;
   bool trainable = true;
   bool expert = false;     // its replicas are the expert replicas
-  bool coded = false;      // gathered as codes of 8 bits (weight_codes.h)
+  int code_bits = 0;       // gathered as codes of so many bits (weight_codes.h); 0: as values
   bool shared = false;     // contains a parameter with several uses or spans, or tied across stages
   std::vector<int> spans;  // spans that use some of its parameters
   bool outside_spans = false;  // some of its parameters are in no span
@@ -54,7 +57,8 @@ struct BucketRules {
   int64_t bucket_elements = 0;  // a bucket is closed once it has this many elements; 0: never
   bool by_span = false;         // one bucket per span
   bool shared_apart = false;    // parameters with several uses or spans get their own bucket
-  bool codes_apart = false;  // weights that can be gathered as codes are, in buckets of their own
+  // Weights that can be gathered as codes of 8 or 4 bits are, in buckets of their own.
+  bool fp8_codes = false, fp4_codes = false;
 };
 
 // Lays out buckets, and entries within them, in the reverse of the given order, except for partial

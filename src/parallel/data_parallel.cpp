@@ -36,7 +36,8 @@ BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
   // Nothing updates frozen parameters, so that there is nothing to gather.
   rules.divides_frozen = sharding == Sharding::parameters;
   rules.bucket_elements = options.bucket_elements;
-  rules.codes_apart = options.gather_codes;
+  rules.fp8_codes = options.gather_fp8_codes;
+  rules.fp4_codes = options.gather_fp4_codes;
   rules.shared_apart = sharding >= Sharding::gradients;
   rules.by_span = sharding == Sharding::parameters ||
                   (sharding == Sharding::gradients && options.bucket_elements == 0);

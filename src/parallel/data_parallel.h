@@ -27,7 +27,8 @@ struct DataParallelOptions {
   int64_t bucket_elements = 0;
   bool overlap_reduce = false;  // --overlap-grad-reduce: reduces buckets as they become final
   bool overlap_gather = false;  // --overlap-param-gather
-  bool gather_codes = false;    // --fp8-param-gather: weight_codes.h
+  // --fp8-param-gather, --fp4-param-gather: weight_codes.h
+  bool gather_fp8_codes = false, gather_fp4_codes = false;
 };
 
 // The ranks that hold the same parameters: instances x shards; the shards of one instance together

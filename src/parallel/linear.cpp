@@ -72,8 +72,7 @@ Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& w
             .wgrad = column_product_wgrad};
   if (bias) node.weights.push_back(bias);
   ops::LowRankNode adapted;
-  if (adapter)
-    adapted = {tape, node, adapter, ops::add_adapter(adapter, tape, weight.value(), whole, y)};
+  if (adapter) adapted = {node, adapter, ops::add_adapter(adapter, tape, weight.value(), whole, y)};
   node.attributes = ColumnProduct{std::move(in), static_cast<bool>(bias), std::move(adapted)};
   return tape.record_one(std::move(node), y);
 }

@@ -45,7 +45,7 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
       const int64_t rank = gathers(state) ? rank_in(groups_.replicas(bucket.expert).shards) : 0;
       state.full = memory.slice(0, 0, bucket.elements());
       state.shard =
-          memory.slice(0, bucket.coded ? bucket.elements() : rank * bucket.shard, bucket.shard);
+          memory.slice(0, bucket.coded() ? bucket.elements() : rank * bucket.shard, bucket.shard);
       show(state);
     }
   }
@@ -60,7 +60,7 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
 int64_t ParameterBuckets::kept(const State& state) {
   const Bucket& bucket = *state.bucket;
   return (keeps_shard(state) ? 0 : bucket.elements()) +
-         (keeps_shard(state) || bucket.coded ? bucket.shard : 0);
+         (keeps_shard(state) || bucket.coded() ? bucket.shard : 0);
 }
 
 size_t ParameterBuckets::room_of(DType type) {
@@ -117,9 +117,10 @@ void ParameterBuckets::gather(State& state, bool wait, bool codes) {
   state.codes = {};
   if (codes && is_coded(state)) {
     const Bucket& bucket = *state.bucket;
+    const int64_t bytes = bucket.code_bytes(bucket.shard);
     to = state.codes = Tensor::empty(runtime_.arena(MemoryClass::communication),
-                                     {bucket.elements()}, DType::u8, "codes of parameters");
-    from = to.slice(0, shards.rank() * bucket.shard, bucket.shard);
+                                     {bucket.shards * bytes}, DType::u8, "codes of parameters");
+    from = to.slice(0, shards.rank() * bytes, bytes);
     codes_->encode(static_cast<size_t>(&state - states_.data()), from);
   }
   state.work = shards.all_gather(from, to, stream, state.call);

@@ -59,7 +59,8 @@ class ParameterBuckets {
   }
   // True if its codes are gathered: its shard is apart from the gathered values, which are rounded.
   static bool is_coded(const State& state) {
-    return state.bucket->coded && state.bucket->entries[0].placed->parameter.low_precision->active;
+    return state.bucket->coded() &&
+           state.bucket->entries[0].placed->parameter.low_precision->active;
   }
   static int64_t kept(const State& state);  // elements of values that stay in memory
   size_t room_of(DType type);

@@ -12,6 +12,11 @@ using enum LowPrecisionRecipe;
 
 LowPrecisionRecipe recipe_of(const LowPrecision& how) { return how.formats.recipe; }
 
+// True if the scale of the weight follows from its largest element in this step.
+bool has_tensor_scale(const LowPrecision& how) {
+  return recipe_of(how) == tensorwise || recipe_of(how) == nvfp4;
+}
+
 // Blocks of a weight [.., out, in].
 int64_t blocks_of(const Tensor& weight, int64_t edge) {
   const int64_t columns = weight.size(-1);
@@ -22,11 +27,12 @@ int64_t blocks_of(const Tensor& weight, int64_t edge) {
 
 }  // namespace
 
-bool has_codes(const Parameter& parameter) {
+int code_bits(const Parameter& parameter) {
   const auto& how = parameter.low_precision;
-  return how && parameter.trainable &&
-         (recipe_of(*how) == tensorwise || recipe_of(*how) == delayed ||
-          recipe_of(*how) == blockwise);
+  if (!how || !parameter.trainable || recipe_of(*how) == mxfp8) return 0;
+  if (recipe_of(*how) != nvfp4) return 8;
+  const Shape& shape = parameter.value.shape();
+  return shape.rank() == 2 || shape[1] % how->formats.block() == 0 ? 4 : 0;
 }
 
 WeightCodes::WeightCodes(const std::vector<Bucket>& buckets, const std::vector<Tensor>& shards,
@@ -34,31 +40,52 @@ WeightCodes::WeightCodes(const std::vector<Bucket>& buckets, const std::vector<T
     : groups_(groups), runtime_(runtime) {
   for (size_t b = 0; b < buckets.size(); ++b)
     for (const Bucket::Entry& placed : buckets[b].entries)
-      if (buckets[b].coded) entries_.push_back(make_entry(buckets, b, placed, shards[b]));
-  for (const bool expert : {false, true}) {
-    Maxima& maxima = maxima_[expert ? 1 : 0];
-    std::vector<std::pair<Entry*, int64_t>> places;  // with the first of its blocks
-    int64_t count = 0;
-    for (const LowPrecisionRecipe recipe : {tensorwise, blockwise, delayed}) {
-      for (Entry& entry : entries_) {
-        if (entry.expert != expert || recipe_of(entry.how()) != recipe) continue;
-        places.emplace_back(&entry, count);
-        count += blocks_of(entry.weight().value, entry.part.edge);
-        if (recipe == tensorwise) maxima.how = &entry.how();
-      }
-      if (recipe == tensorwise) maxima.of_tensors = count;
-      if (recipe == blockwise) maxima.reduced = count;
+      if (buckets[b].coded()) entries_.push_back(make_entry(buckets, b, placed, shards[b]));
+  for (const bool expert : {false, true}) lay_out_maxima(expert);
+}
+
+void WeightCodes::lay_out_maxima(bool expert) {
+  Maxima& maxima = maxima_[expert ? 1 : 0];
+  struct Place {
+    Entry* entry;
+    int64_t tensor, first;  // of its blocks
+  };
+  std::vector<Place> places;
+  for (Entry& entry : entries_)
+    if (entry.expert == expert) places.push_back({.entry = &entry, .tensor = 0, .first = 0});
+  if (places.empty()) return;
+  int64_t count = 0;
+  for (Place& place : places)
+    if (has_tensor_scale(place.entry->how())) {
+      place.tensor = place.first = count++;
+      maxima.how = &place.entry->how();
     }
-    if (places.empty()) continue;
-    Arena& arena = runtime.arena(MemoryClass::parameters);
-    maxima.all = Tensor::empty(arena, {count}, DType::f32, "weight maxima");
-    const Tensor scales = Tensor::empty(arena, {maxima.of_tensors}, DType::f32, "weight scales");
-    for (const auto& [entry, first] : places) {
-      entry->maxima =
-          maxima.all.slice(0, first, blocks_of(entry->weight().value, entry->part.edge));
-      LowPrecision& how = entry->how();
-      if (recipe_of(how) == tensorwise) how.weight_scale = scales.select(0, first);
-      if (recipe_of(how) == delayed) how.weight_amax = maxima.all.select(0, first);
+  maxima.of_tensors = count;
+  for (const bool is_delayed : {false, true}) {
+    for (Place& place : places) {
+      const Entry& entry = *place.entry;
+      if ((recipe_of(entry.how()) == delayed) != is_delayed || recipe_of(entry.how()) == tensorwise)
+        continue;
+      place.first = count;
+      count += blocks_of(entry.weight().value, entry.part.edge);
+    }
+    if (!is_delayed) maxima.reduced = count;
+  }
+  Arena& arena = runtime_.arena(MemoryClass::parameters);
+  maxima.all = Tensor::empty(arena, {count}, DType::f32, "weight maxima");
+  const Tensor scales = Tensor::empty(arena, {maxima.of_tensors}, DType::f32, "weight scales");
+  for (const auto& [entry, tensor, first] : places) {
+    LowPrecision& how = entry->how();
+    const int64_t edge = entry->part.edge;
+    entry->maxima = maxima.all.slice(0, first, blocks_of(entry->weight().value, edge));
+    if (has_tensor_scale(how)) {
+      entry->amax = maxima.all.select(0, tensor);
+      how.weight_scale = scales.select(0, tensor);
+    }
+    if (recipe_of(how) == delayed) how.weight_amax = maxima.all.select(0, first);
+    if (recipe_of(how) == nvfp4) {
+      const int64_t across = ceil_div(entry->part.columns, edge);
+      how.weight_maxima = entry->maxima.view({entry->maxima.elements() / across, across});
     }
   }
 }
@@ -75,7 +102,7 @@ WeightCodes::Entry WeightCodes::make_entry(const std::vector<Bucket>& buckets, s
   entry.x = shard.slice(0, entry.begin, to - from);
   entry.part = {.begin = from - placed.begin,
                 .columns = std::max<int64_t>(1, entry.weight().value.size(-1)),
-                .edge = recipe_of(entry.how()) == blockwise ? entry.how().formats.block() : 0};
+                .edge = entry.how().formats.is_of_tensors() ? 0 : entry.how().formats.block()};
   return entry;
 }
 
@@ -85,6 +112,10 @@ Tensor WeightCodes::Entry::scales() const {
     case delayed: return how().scales->select(0, static_cast<int64_t>(Operand::weight));
     default: return maxima;
   }
+}
+
+Tensor WeightCodes::Entry::scale() const {
+  return recipe_of(how()) == nvfp4 ? how().weight_scale : Tensor();
 }
 
 void WeightCodes::find_maxima(const Entry& entry) const {
@@ -106,6 +137,10 @@ void WeightCodes::reduce(const Maxima& maxima, bool expert) const {
       ->all_reduce(maxima.all.slice(0, 0, maxima.reduced), comm::Reduce::max, stream,
                    "weight maxima")
       .wait(stream);
+  for (const Entry& entry : entries_)
+    if (entry.expert == expert && recipe_of(entry.how()) == nvfp4)
+      kernels::table(stream).amax({.x = entry.how().weight_maxima, .out = {.out = entry.amax}},
+                                  stream);
   if (maxima.how != nullptr && maxima.how->of_parts)
     maxima.how->of_parts(maxima.all.slice(0, 0, maxima.of_tensors), stream);
 }
@@ -119,9 +154,10 @@ void WeightCodes::find_scales() {
   for (const bool expert : {false, true}) reduce(maxima_[expert ? 1 : 0], expert);
   for (const Entry& entry : entries_) {
     const LowPrecision& how = entry.how();
-    if (recipe_of(how) != tensorwise) continue;
-    table.tensor_scale({.largest = facts_of(how.formats.forward).largest,
-                        .amax = entry.maxima.select(0, 0),
+    if (!has_tensor_scale(how)) continue;
+    const double largest = facts_of(how.formats.forward).largest;
+    table.tensor_scale({.largest = recipe_of(how) == nvfp4 ? kLargestFp4 : largest,
+                        .amax = entry.amax,
                         .scale = how.weight_scale},
                        stream);
   }
@@ -131,12 +167,15 @@ void WeightCodes::encode(size_t bucket, const Tensor& codes) const {
   for (const Entry& entry : entries_) {
     const int64_t n = entry.x.elements();
     if (entry.bucket != bucket || n == 0) continue;
+    const LowFormat format = entry.how().formats.forward;
     kernels::table(runtime_.stream())
-        .encode_part({.format = entry.how().formats.forward,
+        .encode_part({.format = format,
                       .part = entry.part,
                       .x = entry.x,
                       .scales = entry.scales(),
-                      .codes = codes.slice(0, entry.begin, n)},
+                      .codes = codes.slice(0, kernels::code_bytes(format, entry.begin),
+                                           kernels::code_bytes(format, n)),
+                      .scale = entry.scale()},
                      runtime_.stream());
   }
 }
@@ -147,12 +186,15 @@ void WeightCodes::decode(size_t bucket, const Tensor& codes, const Tensor& value
     const int64_t begin = entry.placed->begin, n = entry.placed->size();
     kernels::MatrixPart whole = entry.part;
     whole.begin = 0;
+    const LowFormat format = entry.how().formats.forward;
     kernels::table(runtime_.stream())
-        .decode_part({.format = entry.how().formats.forward,
+        .decode_part({.format = format,
                       .part = whole,
-                      .codes = codes.slice(0, begin, n),
+                      .codes = codes.slice(0, kernels::code_bytes(format, begin),
+                                           kernels::code_bytes(format, n)),
                       .scales = entry.scales(),
-                      .out = values.slice(0, begin, n)},
+                      .out = values.slice(0, begin, n),
+                      .scale = entry.scale()},
                      runtime_.stream());
   }
 }

@@ -1,5 +1,5 @@
-// Codes of 8 bits of weights that data-parallel ranks gather (--fp8-param-gather), half as many
-// bytes as bf16.
+// Codes of weights that data-parallel ranks gather: of 8 bits (--fp8-param-gather), half as many
+// bytes as bf16, or of 4 bits (--fp4-param-gather), a quarter.
 #pragma once
 
 #include <array>
@@ -11,9 +11,10 @@
 
 namespace megatron::parallel {
 
-// True for trainable weights that are quantised with one set of codes for all their products:
-// tensorwise, delayed and blockwise. mxfp8 has others for each axis, and nvfp4 for each product.
-bool has_codes(const Parameter& parameter);
+// Bits of the codes of a trainable weight that is quantised with one set of codes for all its
+// products: 8 for tensorwise, delayed and blockwise, 4 for nvfp4. 0: there is none. mxfp8 has
+// others for each axis, and so have experts in nvfp4 whose blocks end within 16 rows.
+int code_bits(const Parameter& parameter);
 
 // Each rank encodes its shard with the scales that the whole weight has, and decodes those of all
 // ranks to values of the weight's type. Products with these values are the same in every bit, since
@@ -25,6 +26,13 @@ bool has_codes(const Parameter& parameter);
 // 2^-111, leaves the range of bf16. Scales of blocks are powers of two, so that decoded values are
 // exact. If the largest number of a block is rounded down to 224, its scale doubles when the block
 // is quantised again: so do all numbers, and the values stay.
+//
+// In nvfp4, products take the scales of the tensor and of its blocks from the whole weight as it
+// was (LowPrecision::weight_scale, weight_maxima), since small scales of e4m3, which are few, could
+// follow from decoded values otherwise. Decoding rounds q times s / scale three times, as above,
+// and numbers of e2m1 are at least 1/8 of q away from the middle to the next. The exception are
+// tensors whose elements are all below 2^-104. e2m1 has no NaN, so that one would be lost: a run
+// with these codes must end, or not update its weights, at one (settings/rules.cpp).
 class WeightCodes {
  public:
   // shards: this rank's part of each bucket. Sets LowPrecision::weight_scale and weight_amax of the
@@ -35,9 +43,9 @@ class WeightCodes {
   // Finds the scales of the shards' values. Collective, in at most one call for dense weights and
   // one for experts, and another one of each over tensor-parallel ranks.
   void find_scales();
-  // codes: u8 [shard of the bucket].
+  // codes: u8, those of the shard of the bucket.
   void encode(size_t bucket, const Tensor& codes) const;
-  // codes: u8 [elements of the bucket], values: as many.
+  // codes: u8, those of the elements of the bucket, values: as many as elements.
   void decode(size_t bucket, const Tensor& codes, const Tensor& values) const;
 
  private:
@@ -49,14 +57,17 @@ class WeightCodes {
     int64_t begin = 0;  // the first of them, in the bucket's shard
     kernels::MatrixPart part;
     Tensor maxima;  // f32 [blocks]
+    Tensor amax;    // f32 0-d: of the tensor, where its scale follows from it
 
     Parameter& weight() const { return placed->placed->parameter; }
     LowPrecision& how() const { return *weight().low_precision; }
-    Tensor scales() const;  // of its codes
+    // Of its codes: `scales` and `scale` of kernels::EncodePartArgs.
+    Tensor scales() const;
+    Tensor scale() const;
   };
-  // The largest elements of the weights with the same replicas: f32 [of_tensors], of tensorwise
-  // weights; then, up to `reduced`, of the blocks of others; then of delayed ones, whose scales do
-  // not follow from them. how: that of a tensorwise weight.
+  // The largest elements of the weights with the same replicas: f32 [of_tensors], of tensorwise and
+  // nvfp4 weights; then, up to `reduced`, of the blocks of nvfp4 and blockwise ones; then of
+  // delayed ones, whose scales do not follow from them. how: that of one of the first.
   struct Maxima {
     Tensor all;
     int64_t of_tensors = 0, reduced = 0;
@@ -64,6 +75,7 @@ class WeightCodes {
   };
   Entry make_entry(const std::vector<Bucket>& buckets, size_t bucket, const Bucket::Entry& placed,
                    const Tensor& shard) const;
+  void lay_out_maxima(bool expert);
   void find_maxima(const Entry& entry) const;
   void reduce(const Maxima& maxima, bool expert) const;
 

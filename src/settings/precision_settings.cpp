@@ -64,6 +64,15 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
   f.add("fp4-format", &fp4_format, {"e2m1"},
         "quantize the operands of linear layers' products to 4 bits, e2m1, with scales in e4m3 per "
         "16 x 16 weights and 16 others, and one per tensor (docs/low_precision.md)");
+  f.add_switch(
+       "fp4-param-gather", &fp4_param_gather, true,
+       "data-parallel ranks gather weights of fp4 products as 4-bit codes, a quarter of the "
+       "bytes of bf16, with the same results (docs/low_precision.md)")
+      .of([this] {
+        return fp4_format.empty() && precision_file.empty()
+                   ? "neither --fp4-format nor --te-precision-config-file is given"
+                   : "";
+      });
   f.add("fp4-switch-to-bf16-at", &fp4_switch_to_bf16_at,
         "step from which products are computed in the type of the model")
       .of([this] {

@@ -19,7 +19,8 @@ struct PrecisionSettings {
   bool bf16 = false, fp16 = false;
   std::string fp8_format, fp4_format;  // "": none
   LowPrecisionRecipe fp8_recipe = LowPrecisionRecipe::delayed;
-  bool fp8_weight_gradients = true, fp8_output = false, fp8_param_gather = false;
+  bool fp8_weight_gradients = true, fp8_output = false;
+  bool fp8_param_gather = false, fp4_param_gather = false;
   int64_t fp8_margin = 0, fp8_history = 1;
   std::string fp8_history_use = "most_recent";
   std::optional<int64_t> fp4_switch_to_bf16_at;

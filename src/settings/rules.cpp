@@ -112,6 +112,9 @@ const std::vector<Rule> kRules = {
      "loss-scale & !loss-scale=0",
      "--{flag} applies to a dynamic loss scale, but --loss-scale {loss-scale} is constant; give "
      "one or the other"},
+    {flags, "fp4-param-gather", "no-check-for-nan-in-loss-and-grad",
+     "--fp4-param-gather sends codes of 4 bits, which have no NaN, and "
+     "--no-check-for-nan-in-loss-and-grad updates weights that may become NaN; give one of them"},
     {flags, "on-non-finite", "no-check-for-nan-in-loss-and-grad",
      "--on-non-finite skip needs the check that --no-check-for-nan-in-loss-and-grad turns off; "
      "give one of them"},

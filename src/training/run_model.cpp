@@ -146,8 +146,6 @@ void check_low_precision(const settings::TrainSettings& s, const models::Model& 
            "--mlp-chunks-for-training {} divides the tokens whose scales {} finds; leave one of "
            "them out",
            s.recompute.mlp_chunks, flag);
-  MG_CHECK(!low->may_use(LowPrecisionRecipe::nvfp4) || !s.shape.encoder_decoder,
-           "{} with fp4 is not supported for encoder-decoders: use fp8, or leave it out", flag);
   MG_CHECK(
       !low->output || model->score_labels() == 0,
       "--fp8-output-proj quantizes an output layer over tokens, and the model of this task has "

@@ -26,7 +26,11 @@ struct PartOfMatrix {
   }
   std::string str() const {
     return fmt::format("{} elements from {} on, {} columns, blocks {}, {} {}", n, begin, columns,
-                       edge, format == LowFormat::e4m3 ? "e4m3" : "e5m2", describe(type, layout));
+                       edge,
+                       format == LowFormat::e4m3   ? "e4m3"
+                       : format == LowFormat::e5m2 ? "e5m2"
+                                                   : "e2m1",
+                       describe(type, layout));
   }
   // Values, an infinity, a NaN and -0 among them.
   Tensor input(Inputs& inputs) const {
@@ -46,6 +50,10 @@ struct PartOfMatrix {
     if (values.size() > 3) values[2] = std::numeric_limits<double>::infinity();
     return inputs.values("scales", {blocks()}, DType::f32, values);
   }
+  Tensor scale(Inputs& inputs) const {
+    return format == LowFormat::e2m1 ? inputs.values("scale", {}, DType::f32, std::vector{53.76})
+                                     : Tensor();
+  }
 };
 
 PartAmaxArgs amax_args(Inputs& inputs, const PartOfMatrix& m) {
@@ -61,15 +69,17 @@ EncodePartArgs encode_args(Inputs& inputs, const PartOfMatrix& m) {
           .part = m.part(),
           .x = m.input(inputs),
           .scales = m.scales(inputs),
-          .codes = inputs.output("codes", {m.n}, DType::u8)};
+          .codes = inputs.output("codes", {code_bytes(m.format, m.n)}, DType::u8),
+          .scale = m.scale(inputs)};
 }
 
 DecodePartArgs decode_args(Inputs& inputs, const PartOfMatrix& m) {
   return {.format = m.format,
           .part = m.part(),
-          .codes = inputs.integers("codes", {m.n}, DType::u8, 0, 256),
+          .codes = inputs.integers("codes", {code_bytes(m.format, m.n)}, DType::u8, 0, 256),
           .scales = m.scales(inputs),
-          .out = inputs.output("out", {m.n}, m.type, m.layout)};
+          .out = inputs.output("out", {m.n}, m.type, m.layout),
+          .scale = m.scale(inputs)};
 }
 
 }  // namespace
@@ -81,8 +91,11 @@ void add_matrix_codes_cases(std::vector<Case>& cases) {
       {.columns = 33, .begin = 40, .n = 3000, .format = LowFormat::e5m2, .layout = kMisaligned},
       {.columns = 33, .begin = 40, .n = 6000, .edge = 128, .layout = kMisaligned},
       {.columns = 300, .begin = 16384, .n = 40000, .edge = 128},
+      {.columns = 33, .begin = 40, .n = 3001, .edge = 16, .format = LowFormat::e2m1},
+      {.columns = 300, .begin = 16384, .n = 40000, .edge = 16, .format = LowFormat::e2m1},
       {.columns = 768, .n = 4096 * 768, .real = true},
-      {.columns = 768, .n = 4096 * 768, .edge = 128, .real = true}};
+      {.columns = 768, .n = 4096 * 768, .edge = 128, .real = true},
+      {.columns = 768, .n = 4096 * 768, .edge = 16, .format = LowFormat::e2m1, .real = true}};
   for (const PartOfMatrix& m : in_types(all, {DType::f32, DType::bf16, DType::f64})) {
     if (m.type == DType::f64 && m.n > 4000) continue;  // the reference alone has f64
     for (Case made : {case_of(&Table::part_amax, m, 1, amax_args),

@@ -64,16 +64,17 @@ struct Quantize : Matrix {
   bool grouped = false;  // groups of rows
   bool transposed = false;
   bool codes_alone = false;
+  bool maxima = false;  // given
 
   std::string str() const {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
+    return fmt::format("{} {} {}x{} {}{}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
                        kRules[static_cast<size_t>(rule)], way.rows, way.columns, Matrix::str(),
                        stochastic ? " stochastic" : "", divided ? " divided" : "",
                        grouped ? " grouped" : "", transposed ? " transposed" : "",
-                       codes_alone ? " codes" : "");
+                       codes_alone ? " codes" : "", maxima ? " maxima" : "");
   }
 };
 
@@ -90,6 +91,13 @@ QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q) {
   return to;
 }
 
+Tensor row_groups(Inputs& inputs, int64_t count) {
+  const auto rows = static_cast<double>(count);
+  return inputs.values(
+      "row_groups", {5}, DType::i32,
+      std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
+}
+
 QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   QuantizeArgs args{.format = q.format, .rule = q.rule, .stochastic = q.stochastic};
   const bool quotient = q.rule == BlockScale::nvfp4_quotient;
@@ -101,13 +109,11 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
   if (q.stochastic)
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {q.rows}, DType::i64, 0, int64_t{1} << 40)}};
-  if (q.grouped) {
-    const auto rows = static_cast<double>(q.rows);
-    args.row_groups = inputs.values(
-        "row_groups", {5}, DType::i32,
-        std::vector{0.0, 0.0, std::floor(rows / 3), std::floor(rows / 2), std::floor(rows * 0.9)});
-  }
+  if (q.grouped) args.row_groups = row_groups(inputs, q.rows);
   if (q.transposed) args.transposed = inputs.output("transposed", {q.columns, q.rows}, DType::u8);
+  if (q.maxima)
+    args.maxima = inputs.positive(
+        "maxima", {ceil_div(q.rows, q.way.rows), ceil_div(q.columns, q.way.columns)}, DType::f32);
   if (q.divided) args.channels = {3, {{0, 132}, {20, 4000}, {24, 8000}}};
   return args;
 }
@@ -130,10 +136,13 @@ void add_quantize_cases(std::vector<Case>& cases) {
     }
     for (const Way& way : {Way{1, 16}, Way{16, 1}}) all.push_back({m, e2m1, nvfp4, way});
     all.push_back({m, e2m1, nvfp4, {16, 16}});
+    for (const Way& way : {Way{16, 16}, Way{16, 1}})
+      all.push_back({m, e2m1, nvfp4, way, false, false, false, false, false, true});
     all.push_back({m, e2m1, nvfp4_quotient, {1, 16}});
     all.push_back({m, e2m1, nvfp4, {1, 16}, true});
     all.push_back({m, e2m1, nvfp4, {16, 1}, true, true});
     all.push_back({m, e4m3, e8m0, {32, 1}, false, false, true});
+    all.push_back({m, e2m1, nvfp4, {16, 1}, true, true, true});
     all.push_back({m, e4m3, given, {}, false, false, false, true});
     for (const LowFormat format : {e4m3, e5m2})
       all.push_back({m, format, given, {}, false, false, false, true, true});
@@ -177,7 +186,7 @@ void add_quantize_family_cases(std::vector<Case>& cases) {
   add_quantize_cases(cases);
   add_tensor_scale_cases(cases);
   const std::vector<Matrix> shapes = {
-      {}, {0, 8}, {16, 33, kMisaligned}, {48, 700}, {.rows = 4096, .columns = 768, .real = true}};
+      {}, {0, 8}, {16, 33, kMisaligned}, {55, 700}, {.rows = 4096, .columns = 768, .real = true}};
   for (const Matrix& m : in_types(shapes)) {
     for (const float beta : {0.F, 1.F}) {
       Case made = exact_case(&Table::amax, m, [=](Inputs& inputs, const Matrix& of) {
@@ -190,16 +199,20 @@ void add_quantize_family_cases(std::vector<Case>& cases) {
       made.name += beta == 0 ? "" : " raised";
       cases.push_back(std::move(made));
     }
-    if (m.rows % kHadamardRows != 0) continue;
-    // 16 additions.
-    cases.push_back(
-        case_of(&Table::hadamard, m, tolerance(m.type, 16), [](Inputs& inputs, const Matrix& of) {
-          const Shape shape{of.rows, of.columns};
-          HadamardArgs args;
-          args.x = inputs.normal("x", shape, of.type, 1, of.layout);
-          args.out = inputs.output("out", shape, of.type, of.layout);
-          return args;
-        }));
+    for (const bool grouped : {false, true}) {
+      // 16 additions.
+      Case made = case_of(&Table::hadamard, m, tolerance(m.type, 16),
+                          [=](Inputs& inputs, const Matrix& of) {
+                            const Shape shape{of.rows, of.columns};
+                            HadamardArgs args;
+                            args.x = inputs.normal("x", shape, of.type, 1, of.layout);
+                            if (grouped) args.row_groups = row_groups(inputs, of.rows);
+                            args.out = inputs.output("out", shape, of.type, of.layout);
+                            return args;
+                          });
+      made.name += grouped ? " grouped" : "";
+      cases.push_back(std::move(made));
+    }
   }
 }
 

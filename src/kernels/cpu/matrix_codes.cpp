@@ -22,8 +22,19 @@ void for_runs(Stream& stream, const MatrixPart& part, int64_t n, F&& f) {
   });
 }
 
-float multiplier(LowFormat format, const MatrixPart& part, float scale) {
-  return part.edge == 0 ? scale : power_factors(format, scale).multiplier;
+// By which elements are multiplied before they are rounded, and their numbers to be them again.
+struct Factors {
+  float multiplier, inverse;
+};
+template <class Args>
+Factors factors_of(const Args& args, float of_block) {
+  if (args.format == LowFormat::e2m1) {
+    const float scale = *args.scale.template data<float>();
+    const BlockFactors f = fp4_factors(of_block, scale, false);
+    return {f.multiplier, f.factor * (1 / scale)};
+  }
+  const float m = args.part.edge == 0 ? of_block : power_factors(args.format, of_block).multiplier;
+  return {m, 1 / m};
 }
 
 template <class T>
@@ -50,25 +61,30 @@ void part_amax(const PartAmaxArgs& args, Stream& stream) {
 
 void encode_part(const EncodePartArgs& args, Stream& stream) {
   const LowFormatBits bits(args.format);
+  const bool fp4 = args.format == LowFormat::e2m1;  // the blocks of a thread begin with whole bytes
   const float* scales = args.scales.data<float>();
   auto* codes = args.codes.data<uint8_t>();
   for_storage_type("encode_part", args.x.dtype(), [&](auto type) {
     const auto* x = args.x.data<decltype(type)>();
     for_runs(stream, args.part, args.x.elements(), [&](int64_t begin, int64_t n, int64_t block) {
-      const float factor = multiplier(args.format, args.part, scales[block]);
+      const float factor = factors_of(args, scales[block]).multiplier;
       for (int64_t i = begin; i < begin + n; ++i) {
         const float scaled = static_cast<float>(x[i]) * factor;
         const uint32_t sign = std::signbit(scaled) ? bits.sign : 0;
         const uint32_t code = bits.code_of(bits.rounded(std::abs(scaled))) | sign;
-        codes[i] = static_cast<uint8_t>(std::isnan(scaled) ? bits.nan : code);
+        const auto made = static_cast<uint8_t>(std::isnan(scaled) ? bits.nan : code);
+        if (!fp4) codes[i] = made;
+        else if (i % 2 == 0) codes[i / 2] = made;
+        else codes[i / 2] = static_cast<uint8_t>(codes[i / 2] | made << 4);
       }
     });
   });
 }
 
 void decode_part(const DecodePartArgs& args, Stream& stream) {
+  const bool fp4 = args.format == LowFormat::e2m1;
   std::array<float, 256> numbers;
-  for (size_t code = 0; code < numbers.size(); ++code)
+  for (size_t code = 0; code < (fp4 ? 16 : numbers.size()); ++code)
     numbers[code] = decode(args.format, static_cast<uint8_t>(code));
   const float* scales = args.scales.data<float>();
   const auto* codes = args.codes.data<uint8_t>();
@@ -76,8 +92,11 @@ void decode_part(const DecodePartArgs& args, Stream& stream) {
     using T = decltype(type);
     T* out = args.out.data<T>();
     for_runs(stream, args.part, args.out.elements(), [&](int64_t begin, int64_t n, int64_t block) {
-      const float factor = 1 / multiplier(args.format, args.part, scales[block]);
-      for (int64_t i = begin; i < begin + n; ++i) out[i] = T(numbers[codes[i]] * factor);
+      const float factor = factors_of(args, scales[block]).inverse;
+      for (int64_t i = begin; i < begin + n; ++i) {
+        const unsigned code = fp4 ? codes[i / 2] >> i % 2 * 4 & 15 : codes[i];
+        out[i] = T(numbers[code] * factor);
+      }
     });
   });
 }

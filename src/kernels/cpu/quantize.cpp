@@ -194,17 +194,18 @@ class Quantization {
 
   void find_factors(const Tile& tile, int64_t i, int64_t end, Factors& factors) const {
     const QuantizedBlocks& to = args_.out;
-    alignas(64) std::array<float, kColumns> most;
-    block_maxima(tile, i, end, most.data());
+    alignas(64) std::array<float, kColumns> found;
     const int64_t first = i / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
+    const float* most = found.data();
+    if (args_.maxima.defined()) most = args_.maxima.data<float>() + first;
+    else block_maxima(tile, i, end, found.data());
     const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
     float* scales = f32_scales ? to.scales.data<float>() + first : nullptr;
     uint8_t* codes =
         to.scales.defined() && !f32_scales ? to.scales.data<uint8_t>() + first : nullptr;
     const int64_t count = ceil_div(tile.width, to.columns);
     for (int64_t k = 0; k < count; ++k) {
-      const BlockFactors f =
-          block_factors(args_.rule, args_.format, most[static_cast<size_t>(k)], scale_);
+      const BlockFactors f = block_factors(args_.rule, args_.format, most[k], scale_);
       const int64_t j = k * to.columns, n = std::min(to.columns, tile.width - j);
       std::fill_n(factors.multiplier.data() + j, n, f.multiplier);
       std::fill_n(factors.factor.data() + j, n, f.factor);
@@ -316,13 +317,15 @@ void hadamard_any(const HadamardArgs& args, Stream& stream) {
   const int64_t columns = args.x.size(1), width = kHadamardRows * columns;
   for_storage_type("hadamard", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* out = args.out.data<T>();
-    for_blocks(stream, args.x.size(0) / kHadamardRows, rows_per_block(width),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t g = begin; g < end; ++g)
-                   rotate_rows(x + g * width, out + g * width, columns);
-               });
+    for_each_row_group(args.row_groups, args.x.size(0), [&](int64_t first, int64_t last) {
+      const T* x = args.x.data<T>() + first * columns;
+      T* out = args.out.data<T>() + first * columns;
+      const int64_t whole = (last - first) / kHadamardRows;
+      for_blocks(stream, whole, rows_per_block(width), [&](int64_t begin, int64_t end) {
+        for (int64_t g = begin; g < end; ++g) rotate_rows(x + g * width, out + g * width, columns);
+      });
+      if (x != out) std::copy(x + whole * width, x + (last - first) * columns, out + whole * width);
+    });
   });
 }
 

@@ -10,10 +10,28 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-__device__ inline float multiplier_of(LowFormat format, const MatrixPart& part, const float* scales,
-                                      int64_t i) {
-  const float scale = scales[part.block(i)];
-  return part.edge == 0 ? scale : power_factors(format, scale).multiplier;
+struct Scales {
+  LowFormat format;
+  MatrixPart part;
+  const float *of_blocks, *whole;  // whole: of e2m1
+
+  // By which element i is multiplied before it is rounded, and its number to be it again.
+  struct Factors {
+    float multiplier, inverse;
+  };
+  __device__ Factors of(int64_t i) const {
+    const float of_block = of_blocks[part.block(i)];
+    if (format == LowFormat::e2m1) {
+      const BlockFactors f = fp4_factors(of_block, *whole, false);
+      return {f.multiplier, f.factor * (1 / *whole)};
+    }
+    const float m = part.edge == 0 ? of_block : power_factors(format, of_block).multiplier;
+    return {m, 1 / m};
+  }
+};
+template <class Args>
+Scales scales_of(const Args& args) {
+  return {args.format, args.part, address_of<float>(args.scales), address_of<float>(args.scale)};
 }
 
 // Adjacent elements of a thread, which seldom are in more than one block.
@@ -39,27 +57,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T>
+// A thread writes a byte, which has the codes of kPerByte elements.
+template <int kPerByte, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_elements(LowFormat format, const T* x, int64_t n, MatrixPart part, const float* scales,
-                    uint8_t* codes) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const LowFormatBits bits(format);
-  const float scaled = to_float(x[i]) * multiplier_of(format, part, scales, i);
-  const uint32_t code = bits.code_of(bits.rounded(fabsf(scaled)));
-  codes[i] = static_cast<uint8_t>(
-      std::isnan(scaled) ? bits.nan : code | (std::signbit(scaled) ? bits.sign : 0u));
+    encode_elements(Scales scales, const T* x, int64_t n, uint8_t* codes) {
+  const int64_t byte = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const LowFormatBits bits(scales.format);
+  uint32_t made = 0;
+  for (int k = 0; k < kPerByte; ++k) {
+    const int64_t i = byte * kPerByte + k;
+    if (i >= n) break;
+    const float scaled = to_float(x[i]) * scales.of(i).multiplier;
+    const uint32_t code = bits.code_of(bits.rounded(fabsf(scaled)));
+    made |= (std::isnan(scaled) ? bits.nan : code | (std::signbit(scaled) ? bits.sign : 0u))
+            << 4 * k;
+  }
+  if (byte * kPerByte < n) codes[byte] = static_cast<uint8_t>(made);
 }
 
-template <class T>
+template <int kPerByte, class T>
 __global__ void __launch_bounds__(kThreads)
-    decode_elements(LowFormat format, const uint8_t* codes, int64_t n, MatrixPart part,
-                    const float* scales, T* out) {
+    decode_elements(Scales scales, const uint8_t* codes, int64_t n, T* out) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
-  const float factor = 1 / multiplier_of(format, part, scales, i);
-  out[i] = from_float<T>(decode(format, codes[i]) * factor);
+  const uint32_t byte = codes[i / kPerByte],
+                 code = kPerByte == 1 ? byte : byte >> i % kPerByte * 4 & 15u;
+  out[i] = from_float<T>(decode(scales.format, static_cast<uint8_t>(code)) * scales.of(i).inverse);
 }
 
 }  // namespace
@@ -79,8 +102,9 @@ void encode_part(const EncodePartArgs& args, Stream& stream) {
   if (n == 0) return;
   for_storage_type("encode_part", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    launch("encode_part", encode_elements<T>, grid_for(n), stream, args.format,
-           address_of<T>(args.x), n, args.part, address_of<float>(args.scales),
+    const bool fp4 = args.format == LowFormat::e2m1;
+    launch("encode_part", fp4 ? encode_elements<2, T> : encode_elements<1, T>,
+           grid_for(args.codes.elements()), stream, scales_of(args), address_of<T>(args.x), n,
            address_of<uint8_t>(args.codes));
   });
 }
@@ -90,9 +114,9 @@ void decode_part(const DecodePartArgs& args, Stream& stream) {
   if (n == 0) return;
   for_storage_type("decode_part", args.out.dtype(), [&](auto type) {
     using T = decltype(type);
-    launch("decode_part", decode_elements<T>, grid_for(n), stream, args.format,
-           address_of<uint8_t>(args.codes), n, args.part, address_of<float>(args.scales),
-           address_of<T>(args.out));
+    const bool fp4 = args.format == LowFormat::e2m1;
+    launch("decode_part", fp4 ? decode_elements<2, T> : decode_elements<1, T>, grid_for(n), stream,
+           scales_of(args), address_of<uint8_t>(args.codes), n, address_of<T>(args.out));
   });
 }
 

@@ -52,12 +52,25 @@ __global__ void __launch_bounds__(kThreads) set_tensor_scale(TensorScale work) {
                                   work.delayed ? *work.scale : 1.0f);
 }
 
+// Groups of rows (QuantizeArgs::row_groups); cuts null: one.
+struct RowGroups {
+  const int32_t* cuts;
+  int64_t count;
+};
+RowGroups row_groups(const Tensor& groups) {
+  return {address_of<int32_t>(groups), groups.defined() ? groups.size(0) - 1 : 0};
+}
+// At least the number of rows of blocks.
+int64_t rows_of_blocks(const RowGroups& groups, int64_t rows, int64_t height) {
+  return ceil_div(rows, height) + groups.count;
+}
+
 template <class T>
 struct Quantization {
   LowFormat format;
   BlockScale rule;
   const T* x;
-  const float* scale;
+  const float *scale, *maxima;  // maxima null: found in x
   int64_t rows, columns;
   int64_t block_rows, block_columns, across;  // across: blocks in a row of blocks
   T* values;
@@ -68,8 +81,7 @@ struct Quantization {
   DeviceRowTokens tokens;
   uint64_t key;
   ChannelRuns channels;
-  const int32_t* groups;  // of rows, with their count; null: one
-  int64_t group_count;
+  RowGroups groups;
 
   __device__ float amax_of(int64_t row, int64_t column) const {
     return fabsf(to_float(x[row * columns + column]));
@@ -109,23 +121,22 @@ struct Quantization {
 struct BlockRows {
   int64_t first, end;
 };
-template <class T>
-__device__ BlockRows rows_of_block(const Quantization<T>& work, int64_t block) {
-  if (work.groups == nullptr) {
-    const int64_t first = block * work.block_rows;
-    return {first, min(first + work.block_rows, work.rows)};
+__device__ inline BlockRows rows_of_block(const RowGroups& groups, int64_t rows, int64_t height,
+                                          int64_t block) {
+  if (groups.cuts == nullptr) {
+    const int64_t first = block * height;
+    return {first, min(first + height, rows)};
   }
-  for (int64_t g = 0; g <= work.group_count; ++g) {
-    const int64_t begin = work.groups[g],
-                  end = g < work.group_count ? work.groups[g + 1] : work.rows;
-    const int64_t blocks = (end - begin + work.block_rows - 1) / work.block_rows;
+  for (int64_t g = 0; g <= groups.count; ++g) {
+    const int64_t begin = groups.cuts[g], end = g < groups.count ? groups.cuts[g + 1] : rows;
+    const int64_t blocks = (end - begin + height - 1) / height;
     if (block < blocks) {
-      const int64_t first = begin + block * work.block_rows;
-      return {first, min(first + work.block_rows, end)};
+      const int64_t first = begin + block * height;
+      return {first, min(first + height, end)};
     }
     block -= blocks;
   }
-  return {work.rows, work.rows};
+  return {rows, rows};
 }
 
 // A thread quantises a block of one column, or an element without blocks.
@@ -133,10 +144,12 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) quantize_columns(Quantization<T> work) {
   const int64_t block = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t column = block % work.columns;
-  const auto [first, end] = rows_of_block(work, block / work.columns);
+  const auto [first, end] =
+      rows_of_block(work.groups, work.rows, work.block_rows, block / work.columns);
   if (first >= work.rows) return;
   float amax = 0;
-  if (work.rule != BlockScale::given)
+  if (work.maxima != nullptr) amax = work.maxima[block];
+  else if (work.rule != BlockScale::given)
     for (int64_t row = first; row < end; ++row) amax = fmaxf(amax, work.amax_of(row, column));
   const BlockFactors factors = work.factors(amax);
   work.store_scale(block, factors);
@@ -154,9 +167,10 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(Quantization<T> work)
   const int64_t width = min(work.block_columns, work.columns - column);
   const int64_t count = min(work.block_rows, work.rows - row) * width;
   float amax = 0;
-  for (int64_t i = lane; i < count; i += kWarp)
+  for (int64_t i = lane; work.maxima == nullptr && i < count; i += kWarp)
     amax = fmaxf(amax, work.amax_of(row + i / width, column + i % width));
-  const BlockFactors factors = work.factors(warp_max(amax));
+  const BlockFactors factors =
+      work.factors(work.maxima != nullptr ? work.maxima[block] : warp_max(amax));
   if (lane == 0) work.store_scale(block, factors);
   for (int64_t i = lane; i < count; i += kWarp)
     work.round(row + i / width, column + i % width, factors);
@@ -172,6 +186,7 @@ void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
                        .rule = args.rule,
                        .x = address_of<T>(args.x),
                        .scale = address_of<float>(args.scale),
+                       .maxima = address_of<float>(args.maxima),
                        .rows = args.x.size(0),
                        .columns = args.x.size(1),
                        .block_rows = given ? 1 : to.rows,
@@ -185,14 +200,11 @@ void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
                        .tokens = {},
                        .key = args.noise.key(),
                        .channels = args.channels,
-                       .groups = address_of<int32_t>(args.row_groups),
-                       .group_count = args.row_groups.defined() ? args.row_groups.size(0) - 1 : 0};
+                       .groups = row_groups(args.row_groups)};
   if (args.stochastic)
     work.tokens = device_row_tokens("quantize", args.noise.tokens, args.x.size(0));
   work.across = ceil_div(work.columns, work.block_columns);
-  int64_t rows_of_blocks = ceil_div(work.rows, work.block_rows);
-  if (work.groups != nullptr) rows_of_blocks += work.group_count;
-  const int64_t blocks = rows_of_blocks * work.across;
+  const int64_t blocks = rows_of_blocks(work.groups, work.rows, work.block_rows) * work.across;
   if (work.block_columns == 1) {
     launch("quantize", quantize_columns<T>, grid_for(blocks), stream, work);
   } else {
@@ -314,13 +326,17 @@ void write_codes(const QuantizeArgs& args, Stream& stream) {
   launch("quantize", quantize_codes<T>, grid, stream, work);
 }
 
-// A thread rotates 16 rows of a column.
+// A thread rotates 16 rows of a column, or copies fewer ones.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    rotate_columns(const T* x, T* out, int64_t groups, int64_t columns) {
-  const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x, group = item / columns;
-  if (group >= groups) return;
-  const int64_t first = group * kHadamardRows * columns + item % columns;
+    rotate_columns(const T* x, T* out, RowGroups groups, int64_t rows, int64_t columns) {
+  const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const auto [row, end] = rows_of_block(groups, rows, kHadamardRows, item / columns);
+  const int64_t first = row * columns + item % columns;
+  if (end - row < kHadamardRows) {
+    for (int64_t i = 0; i < end - row; ++i) out[first + i * columns] = x[first + i * columns];
+    return;
+  }
   float v[kHadamardRows];
 #pragma unroll
   for (int i = 0; i < kHadamardRows; ++i) {
@@ -382,9 +398,11 @@ void hadamard(const HadamardArgs& args, Stream& stream) {
   for_storage_type("hadamard", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    const int64_t groups = args.x.size(0) / kHadamardRows, columns = args.x.size(1);
-    launch("hadamard", rotate_columns<T>, grid_for(groups * columns), stream, address_of<T>(args.x),
-           address_of<T>(args.out), groups, columns);
+    const int64_t rows = args.x.size(0), columns = args.x.size(1);
+    const RowGroups groups = row_groups(args.row_groups);
+    launch("hadamard", rotate_columns<T>,
+           grid_for(rows_of_blocks(groups, rows, kHadamardRows) * columns), stream,
+           address_of<T>(args.x), address_of<T>(args.out), groups, rows, columns);
   });
 }
 

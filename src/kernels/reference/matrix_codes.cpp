@@ -21,27 +21,48 @@ std::vector<float> multipliers(LowFormat format, const MatrixPart& part, const T
   return all;
 }
 
+// e2m1: s / scale of each block, s its scale in e4m3.
+std::vector<float> factors(const Tensor& scales, const Tensor& scale) {
+  std::vector<float> all = load<float>(scales);
+  const float whole = *scale.data<float>();
+  for (float& most : all)
+    most =
+        decode(LowFormat::e4m3, encode(LowFormat::e4m3, most * (whole * (1.F / 6)))) * (1 / whole);
+  return all;
+}
+
 template <class C>
 void encode_typed(const EncodePartArgs& args) {
+  const bool fp4 = args.format == LowFormat::e2m1;
   const std::vector<C> x = load<C>(args.x);
-  const std::vector<float> multiplier = multipliers(args.format, args.part, args.scales);
-  std::vector<int64_t> codes;
-  for (size_t i = 0; i < x.size(); ++i)
-    codes.push_back(
-        encode(args.format,
-               x[i] * multiplier[static_cast<size_t>(args.part.block(static_cast<int64_t>(i)))]));
+  std::vector<float> multiplier =
+      fp4 ? factors(args.scales, args.scale) : multipliers(args.format, args.part, args.scales);
+  for (float& m : multiplier)
+    if (fp4 && m != 0) m = std::min(1 / m, std::numeric_limits<float>::max());
+  std::vector<int64_t> codes(static_cast<size_t>(args.codes.elements()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto block = static_cast<size_t>(args.part.block(static_cast<int64_t>(i)));
+    const int64_t code = encode(args.format, x[i] * multiplier[block]);
+    if (fp4) codes[i / 2] += i % 2 == 0 ? code : code * 16;
+    else codes[i] = code;
+  }
   store_integers(args.codes, codes);
 }
 
 template <class C>
 void decode_typed(const DecodePartArgs& args) {
+  const bool fp4 = args.format == LowFormat::e2m1;
   const std::vector<int64_t> codes = load_integers(args.codes);
-  const std::vector<float> multiplier = multipliers(args.format, args.part, args.scales);
+  std::vector<float> factor =
+      fp4 ? factors(args.scales, args.scale) : multipliers(args.format, args.part, args.scales);
+  for (float& f : factor)
+    if (!fp4) f = 1 / f;
   std::vector<C> out;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const float factor =
-        1 / multiplier[static_cast<size_t>(args.part.block(static_cast<int64_t>(i)))];
-    out.push_back(static_cast<C>(decode(args.format, static_cast<uint8_t>(codes[i]))) * factor);
+  for (int64_t i = 0; i < args.out.elements(); ++i) {
+    const int64_t byte = codes[static_cast<size_t>(fp4 ? i / 2 : i)];
+    const int64_t code = !fp4 ? byte : i % 2 == 0 ? byte % 16 : byte / 16;
+    out.push_back(static_cast<C>(decode(args.format, static_cast<uint8_t>(code))) *
+                  factor[static_cast<size_t>(args.part.block(i))]);
   }
   store(args.out, out);
 }

@@ -114,6 +114,7 @@ template <class C>
 void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
   const QuantizedBlocks& to = args.out;
   std::vector<C> values(from.x.size()), scales;
+  const std::vector<float> given = load<float>(args.maxima);
   std::vector<int64_t> codes(from.x.size());
   for (int64_t i = 0; i < from.rows; i += to.rows) {
     for (int64_t j = 0; j < from.columns; j += to.columns) {
@@ -125,6 +126,7 @@ void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
       double amax = 0;
       for_block(
           [&](size_t e) { amax = std::fmax(amax, std::abs(static_cast<double>(from.x[e]))); });
+      if (args.maxima.defined()) amax = given[scales.size()];
       const Scale scale = scale_of(args, static_cast<float>(amax));
       scales.push_back(scale.stored);
       for_block([&](size_t e) {
@@ -154,21 +156,23 @@ void quantize_typed(const QuantizeArgs& args) {
 template <class C>
 void rotate(const HadamardArgs& args) {
   const std::vector<C> x = load<C>(args.x);
-  std::vector<C> out(x.size());
+  std::vector<C> out = x;
   const int64_t columns = args.x.size(1);
-  for (int64_t r = 0; r < args.x.size(0); ++r) {
-    const int64_t first = r / kHadamardRows * kHadamardRows;
-    const auto j = static_cast<uint32_t>(r - first);
-    for (int64_t c = 0; c < columns; ++c) {
-      C sum = 0;
-      for (uint32_t i = 0; i < kHadamardRows; ++i) {
-        const bool minus = (std::popcount(i & j) + (kHadamardMinus >> i & 1)) % 2 != 0;
-        const C value = x[(first + i) * columns + c];
-        sum += minus ? -value : value;
+  for_each_row_group(args.row_groups, args.x.size(0), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < begin + (end - begin) / kHadamardRows * kHadamardRows; ++r) {
+      const int64_t first = begin + (r - begin) / kHadamardRows * kHadamardRows;
+      const auto j = static_cast<uint32_t>(r - first);
+      for (int64_t c = 0; c < columns; ++c) {
+        C sum = 0;
+        for (uint32_t i = 0; i < kHadamardRows; ++i) {
+          const bool minus = (std::popcount(i & j) + (kHadamardMinus >> i & 1)) % 2 != 0;
+          const C value = x[(first + i) * columns + c];
+          sum += minus ? -value : value;
+        }
+        out[r * columns + c] = sum / 4;
       }
-      out[r * columns + c] = sum / 4;
     }
-  }
+  });
   store(args.out, out);
 }
 

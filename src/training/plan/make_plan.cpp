@@ -433,7 +433,8 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
                          const Task* task) {
   parallel::DataParallelOptions data_parallel =
       settings.parallel.data_parallel(model->parameter_count());
-  data_parallel.gather_codes = settings.precision.fp8_param_gather;
+  data_parallel.gather_fp8_codes = settings.precision.fp8_param_gather;
+  data_parallel.gather_fp4_codes = settings.precision.fp4_param_gather;
   return {.loss_scope = settings.batch.scope(),
           .objective = task == nullptr ? nullptr : task->objective(model),
           .log_entropy = settings.log.log_entropy,

@@ -88,23 +88,29 @@ std::string gpu_text(const LowPrecisionLayers& low, const settings::TrainSetting
                      name(type));
 }
 
-// How ranks gather the weights with --fp8-param-gather.
+// How ranks gather the weights with --fp8-param-gather, --fp4-param-gather or both.
 std::string gather_text(const LowPrecisionLayers& low, const settings::TrainSettings& run) {
   using enum LowPrecisionRecipe;
-  const std::string_view type = name(run.precision.type());
+  const settings::PrecisionSettings& s = run.precision;
+  const std::string_view type = name(s.type()),
+                         flag = s.fp8_param_gather ? "--fp8-param-gather" : "--fp4-param-gather";
   if (run.parallel.sharding() == parallel::Sharding::none)
-    return "; no weights are gathered (--fp8-param-gather needs --use-distributed-optimizer)";
+    return fmt::format("; no weights are gathered ({} needs --use-distributed-optimizer)", flag);
   if (run.runtime.rank_count() * run.parallel.context_parallel ==
       run.parallel.model_ranks() * run.parallel.optimizer_instances)
-    return "; no weights are gathered, since one rank has all of them (--fp8-param-gather)";
-  if (!low.may_use(delayed) && !low.may_use(tensorwise) && !low.may_use(blockwise))
-    return fmt::format(
-        "; weights are gathered in {}, since the codes of mxfp8 and fp4 differ by "
-        "product (--fp8-param-gather)",
-        type);
-  const bool others = low.may_use(mxfp8) || low.may_use(nvfp4);
-  return fmt::format("; trained weights of {}8-bit products are gathered as codes, others in {}",
-                     others ? "delayed, tensorwise and blockwise " : "", type);
+    return fmt::format("; no weights are gathered, since one rank has all of them ({})", flag);
+  std::vector<std::string> coded;
+  if (s.fp8_param_gather)
+    for (const LowPrecisionRecipe recipe : {delayed, tensorwise, blockwise})
+      if (low.may_use(recipe)) coded.emplace_back(name(recipe));
+  if (s.fp4_param_gather && low.may_use(nvfp4)) coded.emplace_back(name(nvfp4));
+  if (coded.empty())
+    return fmt::format("; weights are gathered in {}, since {} ({})", type,
+                       s.fp8_param_gather ? "none has codes of 8 bits that all its products share"
+                                          : "no product is in fp4",
+                       flag);
+  return fmt::format("; trained weights of {} products are gathered as codes, others in {}",
+                     fmt::join(coded, ", "), type);
 }
 
 }  // namespace
@@ -120,11 +126,9 @@ std::string precision_text(const settings::TrainSettings& run, const models::Mod
   text += fmt::format("embedding, {}norms, attention", low->output ? "" : "output layer, ");
   const models::ModelFacts& facts = model->facts();
   if (facts.experts) text += ", router";
-  if (facts.experts && !by_module && low->formats.recipe == LowPrecisionRecipe::nvfp4)
-    text += ", experts";
   if (facts.shared_blocks > 0) text += ", blocks that layers share";
   if (facts.prediction.depths > 0) text += ", layers of multi-token prediction";
-  if (s.fp8_param_gather) text += gather_text(*low, run);
+  if (s.fp8_param_gather || s.fp4_param_gather) text += gather_text(*low, run);
   if (run.runtime.device_kind() == DeviceKind::cuda) text += gpu_text(*low, run, facts);
   return text;
 }

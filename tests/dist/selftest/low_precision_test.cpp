@@ -22,6 +22,11 @@ struct Recipe {
 
 void PrintTo(const Recipe& recipe, std::ostream* out) { *out << name(recipe.recipe); }
 
+LowPrecisionFormats formats_of(LowPrecisionRecipe recipe) {
+  if (recipe != LowPrecisionRecipe::nvfp4) return {.recipe = recipe};
+  return {.recipe = recipe, .forward = LowFormat::e2m1, .gradient = LowFormat::e2m1};
+}
+
 // Two heads of one block each, so that two ranks have whole blocks.
 models::Model model_of(const Recipe& r, bool quantizes = true) {
   models::ModelFlags flags = tiny_models()[0].flags;
@@ -32,10 +37,8 @@ models::Model model_of(const Recipe& r, bool quantizes = true) {
   if (output) flags.vocab_size = 2 * r.block;
   const models::Model model = models::model_from_flags(flags, 0);
   if (!quantizes) return model;
-  LowPrecisionLayers layers{.formats = {.recipe = r.recipe}, .output = output};
-  if (r.recipe == LowPrecisionRecipe::nvfp4)
-    layers.formats.forward = layers.formats.gradient = LowFormat::e2m1;
-  return model->with({.low_precision = layers});
+  return model->with(
+      {.low_precision = LowPrecisionLayers{.formats = formats_of(r.recipe), .output = output}});
 }
 
 double worst(const TensorMap& found, const TensorMap& expected) {
@@ -122,26 +125,50 @@ TEST(LowPrecisionModels, EqualOneRank) {
   }
 }
 
-// Experts on ranks that divide them, or their widths.
-class LowPrecisionExperts : public ::testing::TestWithParam<Recipe> {};
-
-TEST_P(LowPrecisionExperts, EqualOneRank) {
-  const int64_t block = GetParam().block;
-  models::ModelFlags flags = tiny_models()[0].flags;
-  flags.num_layers = 1;
-  flags.hidden_size = flags.ffn_hidden_size = 2 * block;
-  flags.max_position_embeddings = 64;
-  flags.moe.num_experts = 4;
-  flags.moe.topk = 2;
-  flags.moe.ffn_hidden_size = 2 * block;
-  const auto gradients = [&](const Layout& layout, bool quantizes) {
-    models::Model model = models::model_from_flags(flags, 0);
-    if (quantizes)
-      model = model->with(
-          {.low_precision = LowPrecisionLayers{.formats = {.recipe = GetParam().recipe}}});
+// Gradients in an encoder, and of what a decoder reads of it, are rounded by the random numbers of
+// the encoder's tokens, in backward as well.
+TEST(LowPrecisionEncoderDecoder, EqualsOneRank) {
+  TinyModel t5 = tiny_t5();
+  constexpr std::string_view kWidth = R"("d_ff": 48)";  // 64 has blocks of 16 for two ranks
+  t5.config.replace(t5.config.find(kWidth), kWidth.size(), R"("d_ff": 64)");
+  const models::Model model = t5.model()->with(
+      {.low_precision = LowPrecisionLayers{.formats = formats_of(LowPrecisionRecipe::nvfp4)}});
+  const auto gradients = [&](const Layout& layout) {
     return Experiment(model, DeviceKind::reference, DType::f64, DType::f64,
                       settings::LossScope::token, kSequences, 16, {})
         .gradients(layout);
+  };
+  const TensorMap expected = gradients({.micro_batch = 4});
+  for (const Layout& layout :
+       {Layout{.tp = 2, .sequence = true, .micro_batch = 4},
+        Layout{.pipeline = {.stages = 2}, .recompute = whole_layers(), .micro_batch = 4}})
+    EXPECT_LT(worst(gradients(layout), expected), tolerance::kLayoutFp64) << layout.str();
+}
+
+// Experts on ranks that divide them, or their widths.
+class LowPrecisionExperts : public ::testing::TestWithParam<Recipe> {};
+
+TensorMap gradients_of_experts(const Recipe& recipe, const Layout& layout, bool quantizes = true,
+                               const Environment& environment = {}) {
+  models::ModelFlags flags = tiny_models()[0].flags;
+  flags.num_layers = 1;
+  flags.hidden_size = flags.ffn_hidden_size = 2 * recipe.block;
+  flags.max_position_embeddings = 64;
+  flags.moe.num_experts = 4;
+  flags.moe.topk = 2;
+  flags.moe.ffn_hidden_size = 2 * recipe.block;
+  models::Model model = models::model_from_flags(flags, 0);
+  if (quantizes)
+    model =
+        model->with({.low_precision = LowPrecisionLayers{.formats = formats_of(recipe.recipe)}});
+  return Experiment(model, DeviceKind::reference, DType::f64, DType::f64,
+                    settings::LossScope::token, kSequences, 16, environment)
+      .gradients(layout);
+}
+
+TEST_P(LowPrecisionExperts, EqualOneRank) {
+  const auto gradients = [](const Layout& layout, bool quantizes) {
+    return gradients_of_experts(GetParam(), layout, quantizes);
   };
   const TensorMap expected = gradients({.micro_batch = 4}, true);
   for (const Layout& layout :
@@ -167,7 +194,8 @@ TEST_P(LowPrecisionExperts, EqualOneRank) {
 INSTANTIATE_TEST_SUITE_P(Recipes, LowPrecisionExperts,
                          ::testing::Values(Recipe{LowPrecisionRecipe::tensorwise, 16, 1},
                                            Recipe{LowPrecisionRecipe::blockwise, 128, 1},
-                                           Recipe{LowPrecisionRecipe::mxfp8, 32, 1}));
+                                           Recipe{LowPrecisionRecipe::mxfp8, 32, 1},
+                                           Recipe{LowPrecisionRecipe::nvfp4, 16, 1}));
 
 // The largest elements of a step are those of all its tokens, so that not even micro-batches change
 // scales.
@@ -308,6 +336,28 @@ TEST(LowPrecisionFaults, EqualChancesOnRanksAreFound) {
         .gradients({.tp = 2, .micro_batch = kMicroBatch});
   };
   EXPECT_GT(worst(gradients(changed), gradients({})), 1e-4);
+}
+
+void samples_by_row(const kernels::TokensOfRowsArgs& args, Stream& stream) {
+  kernels::table(DeviceKind::reference).tokens_of_rows(args, stream);
+  for (int64_t r = 0; args.index.defined() && r < args.sample_ids.size(0); ++r)
+    args.sample_ids.data<int64_t>()[r] = r;
+}
+
+// A planted fault: the numbers of an expert's rows depend on where these are on their rank.
+TEST(LowPrecisionFaults, ChancesOfRowsAreFound) {
+  static const kernels::Table table = [] {
+    kernels::Table changed = kernels::table(DeviceKind::reference);
+    changed.tokens_of_rows = samples_by_row;
+    return changed;
+  }();
+  Environment changed;
+  changed.table = [](DeviceKind) { return &table; };
+  const Recipe fp4{LowPrecisionRecipe::nvfp4, 16, 1};
+  const Layout experts{.tp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 4};
+  EXPECT_GT(worst(gradients_of_experts(fp4, experts, true, changed),
+                  gradients_of_experts(fp4, {.micro_batch = 4}, true, changed)),
+            1e-4);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Runs with quantised products: they go on from checkpoints, and refuse what they cannot do.
 #include <array>
 #include <fstream>
+#include <utility>
 
 #include "dist/training/executed_run.h"
 #include "dist/training/runs.h"
@@ -79,6 +80,15 @@ settings::TrainSettings wide(const std::string& flags) {
 constexpr const char* kCoded = " --fp8-param-gather";
 constexpr const char* kOptimizer =
     " --ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
+constexpr const char* kGradients =
+    " --ranks 2 --data-parallel-sharding-strategy optim_grads --overlap-grad-reduce "
+    "--overlap-param-gather";
+constexpr const char* kInstances =
+    " --ranks 4 --global-batch-size 4 --use-distributed-optimizer "
+    "--num-distributed-optimizer-instances 2";
+constexpr const char* kExperts =
+    " --ranks 4 --global-batch-size 4 --num-experts 2 --moe-router-topk 1 --moe-router-pre-softmax "
+    "--moe-ffn-hidden-size 256 --expert-model-parallel-size 2 --use-distributed-optimizer";
 constexpr const char* kParameters =
     " --ranks 2 --data-parallel-sharding-strategy optim_grads_params";
 constexpr const char* kTensorAndParameters =
@@ -89,6 +99,11 @@ constexpr const char* kTensorAndParameters =
 // do not, and of those that divide nothing.
 class CodedGather : public ::testing::TestWithParam<const char*> {
  protected:
+  // With the flag that gathers the recipe's codes.
+  static std::string coded(const std::string& flags) {
+    return flags + (in_fp4() ? " --fp4-param-gather" : kCoded);
+  }
+  static bool in_fp4() { return std::string_view(GetParam()).starts_with("--fp4"); }
   struct Outcome {
     std::vector<double> losses, norms;
     Tensors weights;
@@ -108,13 +123,17 @@ TEST_P(CodedGather, ChangesNoBit) {
   const Outcome whole = outcome(recipe + " --ranks 2");
   ASSERT_EQ(whole.losses.size(), 3U);
   ASSERT_FALSE(whole.weights.empty());
-  for (const std::string layout : {kOptimizer, kParameters})
-    EXPECT_EQ(outcome(recipe + layout + kCoded), whole) << layout;
-  EXPECT_EQ(outcome(recipe + kTensorAndParameters + kCoded),
-            outcome(recipe + kTensorAndParameters));
+  for (const std::string layout : {kOptimizer, kGradients, kParameters})
+    EXPECT_EQ(outcome(coded(recipe + layout)), whole) << layout;
+  // Samples of text are of whole weights in their type, between steps.
+  const std::string samples = " --sample-interval 1 --sample-prompt 5";
+  EXPECT_EQ(outcome(coded(recipe + kOptimizer + samples)), whole);
+  for (const std::string layout : {kTensorAndParameters, kInstances, kExperts})
+    EXPECT_EQ(outcome(coded(recipe + layout)), outcome(recipe + layout)) << layout;
 }
 
-// Both the memory and the bytes are those of the plan: those of coded weights are halved.
+// Both the memory and the bytes are those of the plan: those of coded weights are halved, or in fp4
+// a quarter.
 TEST_P(CodedGather, IsPlanned) {
   // Without overlap: threads report its calls later.
   for (const std::string layout :
@@ -122,20 +141,21 @@ TEST_P(CodedGather, IsPlanned) {
         " --ranks 4 --tensor-model-parallel-size 2 --global-batch-size 4 "
         "--data-parallel-sharding-strategy optim_grads_params"}) {
     double plain = 0;
-    for (const std::string flag : {"", kCoded}) {
-      SCOPED_TRACE(layout + flag);
-      const SettledRun settled = settle_run(wide(GetParam() + layout + flag));
+    for (const std::string& flags : {GetParam() + layout, coded(GetParam() + layout)}) {
+      SCOPED_TRACE(flags);
+      const SettledRun settled = settle_run(wide(flags));
       settings::TrainSettings settings = settled.settings;
       const plan::Plan plan = make_plan(settings, settled.model, settled.vocabulary, {});
       expect_planned(plan, executed(settled, 2));
       double gathered = 0;
       for (const plan::TrafficWork& work : plan.traffic)
         if (work.call == "parameters") gathered += work.sent;
-      if (flag.empty()) plain = gathered;
-      if (flag.empty()) continue;
+      const double before = std::exchange(plain, gathered);
+      if (before == 0) continue;
       // Embedding and output layer have 194 of 3,778 rows of 256, and padding at borders of shards.
-      EXPECT_GT(gathered, 0.5 * plain);
-      EXPECT_LT(gathered, 0.58 * plain);
+      const double share = gathered / before;
+      EXPECT_GT(share, in_fp4() ? 0.25 : 0.5);
+      EXPECT_LT(share, in_fp4() ? 0.36 : 0.58);
     }
   }
 }
@@ -144,10 +164,11 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CodedGather,
                          ::testing::Values("--fp8-format hybrid --fp8-amax-history-len 3 "
                                            "--fp8-amax-compute-algo max",
                                            "--fp8-format hybrid --fp8-recipe tensorwise",
-                                           "--fp8-format e4m3 --fp8-recipe blockwise"),
+                                           "--fp8-format e4m3 --fp8-recipe blockwise",
+                                           "--fp4-format e2m1"),
                          [](const auto& info) {
                            return std::string(
-                               std::array{"Delayed", "Tensorwise", "Blockwise"}[info.index]);
+                               std::array{"Delayed", "Tensorwise", "Blockwise", "Fp4"}[info.index]);
                          });
 
 // A run stops with codes and goes on without them, and the reverse.
@@ -180,8 +201,10 @@ TEST(CodedGatherText, SaysWhatIsGathered) {
   };
   const std::string sharded = " --ranks 2 --use-distributed-optimizer";
   for (const auto& [found, part] :
-       {std::pair(text("--fp8-format e4m3" + sharded),
-                  "; trained weights of 8-bit products are gathered as codes, others in bf16"),
+       {std::pair(text("--fp4-format e2m1 --fp4-param-gather" + sharded),
+                  "; trained weights of nvfp4 products are gathered as codes, others in bf16"),
+        {text("--fp8-format e4m3" + sharded),
+         "; trained weights of delayed products are gathered as codes, others in bf16"},
         {text("--fp8-format e4m3 --fp8-recipe mxfp8" + sharded), "are gathered in bf16, since"},
         {text("--fp8-format e4m3"), "no weights are gathered"}})
     EXPECT_TRUE(megatron::testing::has(found, part)) << found;

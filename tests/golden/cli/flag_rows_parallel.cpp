@@ -104,6 +104,9 @@ std::vector<FlagRow> data_parallel_flags() {
       {"fp8-param-gather", "memory", "--fp8-param-gather",
        two + "--use-distributed-optimizer --fp8-format e4m3", "", "",
        two + "--use-distributed-optimizer"},
+      {"fp4-param-gather", "memory", "--fp4-param-gather",
+       two + "--use-distributed-optimizer --fp4-format e2m1", "", "",
+       two + "--use-distributed-optimizer"},
   };
 }
 

@@ -110,6 +110,48 @@ TEST_F(Quantizing, DecodedBlocksHaveTheirValues) {
   EXPECT_EQ(scales[1][0] * 2, scales[0][0]);
 }
 
+// In fp4, products have the same operands from the matrix and from its decoded codes, in a block
+// whose scale is 1.6 of the smallest numbers of e4m3, and so is rounded to 2, as well.
+TEST_F(Quantizing, DecodedFp4HasItsValues) {
+  constexpr int64_t kRows = 50, kWidth = 300, kEdge = 16, kAcross = 19;
+  std::vector<double> x = normal(kRows * kWidth, "x");
+  double most = 0;
+  for (const double value : x) most = std::max(most, std::abs(value));
+  for (size_t i = 0; i < x.size(); ++i)
+    if (i / kWidth < kEdge && i % kWidth < kEdge) x[i] = 0;
+  x[5] = most / 448 * 1.6 * 0x1p-9;
+  const MatrixPart part{.columns = kWidth, .edge = kEdge};
+  for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
+    const Table& kernels = table(device);
+    for (const DType type : {DType::bf16, DType::f32}) {
+      const Tensor whole = tensor({kRows, kWidth}, type, x),
+                   codes = tensor({kRows * kWidth / 2}, DType::u8, {}),
+                   maxima = tensor({4, kAcross}, DType::f32, std::vector<double>(4 * kAcross)),
+                   amax = tensor({}, DType::f32, {}), scale = tensor({}, DType::f32, {}),
+                   decoded = tensor(whole.shape(), type, {});
+      const Tensor flat = whole.view({kRows * kWidth});
+      kernels.part_amax({flat, part, maxima.view({4 * kAcross})}, runtime_.stream());
+      kernels.amax({.x = maxima, .out = {.out = amax}}, runtime_.stream());
+      kernels.tensor_scale({.largest = 448 * 6, .amax = amax, .scale = scale}, runtime_.stream());
+      kernels.encode_part({LowFormat::e2m1, part, flat, maxima, codes, scale}, runtime_.stream());
+      kernels.decode_part({LowFormat::e2m1, part, codes, maxima, decoded.view(flat.shape()), scale},
+                          runtime_.stream());
+      const auto values = [&](const Tensor& of, const Tensor& known) {
+        QuantizeArgs args{.format = LowFormat::e2m1, .rule = BlockScale::nvfp4};
+        args.x = of;
+        args.scale = scale;
+        args.maxima = known;
+        args.out = {.rows = kEdge, .columns = kEdge, .values = tensor(of.shape(), type, {})};
+        kernels.quantize(args, runtime_.stream());
+        return to_doubles(args.out.values);
+      };
+      EXPECT_EQ(values(decoded, maxima), values(whole, {}));
+      EXPECT_NE(values(decoded, {}), values(whole, {}));  // scales that follow from rounded values
+      EXPECT_NE(to_doubles(decoded), to_doubles(whole));
+    }
+  }
+}
+
 // The mean of n values that are up with probability p is within 5 standard deviations, 5 sqrt(p (1
 // - p) / n), of p.
 TEST_F(Quantizing, ByChanceKeepsTheMean) {

@@ -1,6 +1,7 @@
 // The tape alone, with an op defined here: y = x w^T.
 #include "autograd/tape.h"
 
+#include "autograd/other_batch_rows.h"
 #include "base/error.h"
 #include "unit/autograd/products.h"
 
@@ -260,6 +261,36 @@ TEST_F(TapeTest, WhatNothingDependsOnStillCountsAsDone) {
   EXPECT_EQ(log.lines, (std::vector<std::string>{"b 0", "a 0"}));
   EXPECT_FALSE(b.uses[0].started);
   EXPECT_EQ(tape.nodes(), 0u);
+}
+
+// An op that writes down how many rows its gradients' batch has.
+Var noted(Tape& tape, const Var& x, std::vector<int64_t>& rows) {
+  const auto note = [](Backward& backward) {
+    backward.attributes<std::vector<int64_t>*>()->push_back(backward.tape().batch_rows()->rows);
+    if (backward.part() == BackwardPart::input) backward.set(0, backward.gradient(0));
+  };
+  Node node{.name = "noted", .inputs = {x.id}, .dgrad = note, .wgrad = note};
+  node.attributes = &rows;
+  return tape.record_one(std::move(node), x.value);
+}
+
+TEST_F(TapeTest, BackwardHasTheRowsOfForward) {
+  const Tensor x = drawn({kRows, kWidth}, "x");
+  for (const bool recompute : {false, true}) {
+    std::vector<int64_t> rows;
+    Tape tape(runtime);
+    tape.set_batch_rows({.tokens = {}, .rows = 1});
+    const Bundle out = tape.span({.name = "s", .recompute = recompute}, {{"x", tape.leaf(x)}},
+                                 [&](Tape& t, const Bundle& in) {
+                                   const OtherBatchRows other(t, {.tokens = {}, .rows = 2});
+                                   return Bundle{{"x", noted(t, in["x"], rows)}};
+                                 });
+    const Var y = noted(tape, out["x"], rows);
+    tape.set_gradient(y, x);
+    tape.backward(BackwardPart::input);
+    tape.backward(BackwardPart::weight);
+    EXPECT_EQ(rows, (std::vector<int64_t>{1, 2, 1, 2})) << recompute;
+  }
 }
 
 TEST_F(TapeTest, InferringKeepsNothing) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/philox.h"
+#include "ops/expert_rows.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 
@@ -99,45 +100,66 @@ double e2m1(double x, std::optional<double> u) {
   return std::copysign(kNumbers[low + (up ? 1 : 0)], x);
 }
 
-// Each 16 whole rows times the Hadamard matrix with signs, by its definition.
-Matrix rotated(const Matrix& m, DType type) {
-  Matrix out = m;
-  for (int64_t i = 0; i < m.rows; ++i)
-    for (int64_t c = 0; c < m.columns; ++c) {
-      out(i, c) = 0;
-      for (int64_t k = 0; k < 16; ++k) {
-        const bool minus = (kernels::kHadamardMinus >> k & 1) != 0,
-                   odd = std::popcount(static_cast<uint64_t>(i % 16 & k)) % 2 == 1;
-        out(i, c) += m(i / 16 * 16 + k, c) * (minus != odd ? -0.25 : 0.25);
-      }
-      if (type == DType::f32) out(i, c) = static_cast<float>(bf16(static_cast<float>(out(i, c))));
+// Rows of a matrix: the first row behind each group, and the positions of the rows' tokens.
+struct Rows {
+  std::vector<int64_t> ends;
+  std::vector<int64_t> positions = {};  // empty: the rows themselves
+
+  // Calls f(first, end) for each `height` rows of a group, or fewer at its end.
+  template <class F>
+  void for_each_block(int64_t height, F f) const {
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      for (int64_t i = begin; i < end; i += height) f(i, std::min(i + height, end));
+      begin = end;
     }
+  }
+};
+
+// Each 16 whole rows of a group times the Hadamard matrix with signs, by its definition.
+Matrix rotated(const Matrix& m, DType type, const Rows& rows) {
+  Matrix out = m;
+  rows.for_each_block(16, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; end - first == 16 && i < end; ++i)
+      for (int64_t c = 0; c < m.columns; ++c) {
+        out(i, c) = 0;
+        for (int64_t k = 0; k < 16; ++k) {
+          const bool minus = (kernels::kHadamardMinus >> k & 1) != 0,
+                     odd = std::popcount(static_cast<uint64_t>((i - first) & k)) % 2 == 1;
+          out(i, c) += m(first + k, c) * (minus != odd ? -0.25 : 0.25);
+        }
+        if (type == DType::f32) out(i, c) = static_cast<float>(bf16(static_cast<float>(out(i, c))));
+      }
+  });
   return out;
 }
 
-Matrix nvfp4(const Matrix& m, int64_t rows, int64_t columns, std::optional<uint64_t> stream,
-             DType type) {
+Matrix nvfp4(const Matrix& m, int64_t height, int64_t width, std::optional<uint64_t> stream,
+             DType type, const Rows& rows) {
   Matrix q = m;
-  const auto most_of = [&](int64_t i, int64_t j, int64_t h, int64_t w) {
+  const auto most_of = [&](int64_t i, int64_t end, int64_t j, int64_t behind) {
     double most = 0;
-    for (int64_t r = i; r < i + h; ++r)
-      for (int64_t c = j; c < j + w; ++c) most = std::max(most, std::abs(m(r, c)));
+    for (int64_t r = i; r < end; ++r)
+      for (int64_t c = j; c < behind; ++c) most = std::max(most, std::abs(m(r, c)));
     return static_cast<float>(most);
   };
-  const float scale = 2688 / most_of(0, 0, m.rows, m.columns);
-  for (int64_t i = 0; i < m.rows; i += rows)
-    for (int64_t j = 0; j < m.columns; j += columns) {
-      const float part = most_of(i, j, rows, columns) * (scale * (1.0F / 6));
+  const float scale = 2688 / most_of(0, m.rows, 0, m.columns);
+  rows.for_each_block(height, [&](int64_t i, int64_t end) {
+    for (int64_t j = 0; j < m.columns; j += width) {
+      const int64_t behind = std::min(j + width, m.columns);
+      const float part = most_of(i, end, j, behind) * (scale * (1.0F / 6));
       const auto s = static_cast<float>(decode(LowFormat::e4m3, encode(LowFormat::e4m3, part)));
       const float multiplier = s == 0 ? 0 : 1 / (s * (1 / scale));
-      for (int64_t r = i; r < i + rows; ++r)
-        for (int64_t c = j; c < j + columns; ++c) {
+      for (int64_t r = i; r < end; ++r)
+        for (int64_t c = j; c < behind; ++c) {
           double scaled = m(r, c) * multiplier;
           if (type == DType::f32) scaled = static_cast<float>(scaled);
-          const auto u = stream ? std::optional(chance(*stream, r, c)) : std::nullopt;
+          const int64_t place = rows.positions.empty() ? r : rows.positions[static_cast<size_t>(r)];
+          const auto u = stream ? std::optional(chance(*stream, place, c)) : std::nullopt;
           q(r, c) = e2m1(scaled, u) * s / scale;
         }
     }
+  });
   return q;
 }
 
@@ -174,10 +196,12 @@ Results products(const Matrix& x, const Matrix& w, const Matrix& dy, const Matri
 }
 
 Results defined_nvfp4(const Layer& layer, DType type) {
-  const Matrix w = nvfp4(layer.w, 16, 16, {}, type), x = rotated(layer.x, type),
-               dy = rotated(layer.dy, type);
-  return products(nvfp4(layer.x, 1, 16, {}, type), w, nvfp4(layer.dy, 1, 16, kOfInputs, type), w,
-                  nvfp4(dy, 16, 1, kOfWeights, type), nvfp4(x, 16, 1, {}, type));
+  const Rows tokens{{kTokens}};
+  const Matrix w = nvfp4(layer.w, 16, 16, {}, type, {{kOut}}), x = rotated(layer.x, type, tokens),
+               dy = rotated(layer.dy, type, tokens);
+  return products(nvfp4(layer.x, 1, 16, {}, type, tokens), w,
+                  nvfp4(layer.dy, 1, 16, kOfInputs, type, tokens), w,
+                  nvfp4(dy, 16, 1, kOfWeights, type, tokens), nvfp4(x, 16, 1, {}, type, tokens));
 }
 
 Results defined(const LowPrecisionFormats& f, DType type = DType::f64, const Layer& layer = {}) {
@@ -280,6 +304,97 @@ double difference(const Matrix& a, const Matrix& b) {
 double difference(const Results& a, const Results& b) {
   return std::max({difference(a.y, b.y), difference(a.dx, b.dx), difference(a.dw, b.dw),
                    difference(Matrix{1, kOut, a.db}, Matrix{1, kOut, b.db})});
+}
+
+// Experts in fp4, one of them without tokens and one with blocks of rows that are not whole, and
+// rows of no expert.
+struct Experts {
+  static constexpr int64_t kExperts = 4, kRows = 60, kWidth = 40, kDepth = 48;
+  std::vector<int64_t> begins = {0, 21, 21, 37, 56};  // rows of the experts, and where they end
+  Rows tokens{{21, 37, 56, 60}};
+  Matrix x = drawn(kRows, kDepth, "x"), w = drawn(kExperts * kWidth, kDepth, "w"),
+         dy = drawn(kRows, kWidth, "dy");
+
+  Experts() {
+    for (int64_t r = 0; r < kRows; ++r) {
+      tokens.positions.push_back(r * 7 % 61);
+      for (int64_t c = 0; r >= 56 && c < kDepth; ++c) x(r, c) = 0;
+      for (int64_t c = 0; r >= 56 && c < kWidth; ++c) dy(r, c) = 0;
+    }
+  }
+};
+struct ExpertResults {
+  Matrix y, dx, dw;
+};
+
+ExpertResults defined_experts(DType type) {
+  using E = Experts;
+  const E e;
+  const Rows &rows = e.tokens, matrices{{40, 80, 120, 160}};
+  const Matrix w = nvfp4(e.w, 16, 16, {}, type, matrices), x = nvfp4(e.x, 1, 16, {}, type, rows),
+               dy = nvfp4(e.dy, 1, 16, kOfInputs, type, rows),
+               x_down = nvfp4(rotated(e.x, type, rows), 16, 1, {}, type, rows),
+               dy_down = nvfp4(rotated(e.dy, type, rows), 16, 1, kOfWeights, type, rows);
+  const auto zeros = [](int64_t count, int64_t width) {
+    return Matrix{count, width, std::vector<double>(static_cast<size_t>(count * width))};
+  };
+  ExpertResults out{zeros(E::kRows, E::kWidth), zeros(E::kRows, E::kDepth),
+                    zeros(E::kExperts * E::kWidth, E::kDepth)};
+  for (size_t g = 0; g < E::kExperts; ++g)
+    for (int64_t r = e.begins[g]; r < e.begins[g + 1]; ++r)
+      for (int64_t i = 0, row = static_cast<int64_t>(g) * E::kWidth; i < E::kWidth; ++i, ++row)
+        for (int64_t j = 0; j < E::kDepth; ++j) {
+          out.y(r, i) += x(r, j) * w(row, j);
+          out.dx(r, j) += dy(r, i) * w(row, j);
+          out.dw(row, j) += dy_down(r, i) * x_down(r, j);
+        }
+  return out;
+}
+
+ExpertResults computed_experts(DeviceKind device, DType type) {
+  using E = Experts;
+  const E e;
+  Runtime runtime({device}, 1);
+  const auto tensor = [&](const Shape& shape, DType of, const std::vector<double>& values) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, of, "test");
+    copy_from(t, std::span<const double>(values));
+    return t;
+  };
+  const auto integers = [&](DType of, const std::vector<int64_t>& values) {
+    return tensor({std::ssize(values)}, of, std::vector<double>(values.begin(), values.end()));
+  };
+  const Shape shape{E::kExperts, E::kWidth, E::kDepth};
+  Parameter w{.name = "w", .value = tensor(shape, type, e.w.at)};
+  w.uses[0].grad = tensor(shape, kernels::accumulator(type), std::vector<double>(e.w.at.size()));
+  w.low_precision =
+      LowPrecision{.formats = {LowPrecisionRecipe::nvfp4, LowFormat::e2m1, LowFormat::e2m1},
+                   .chances = {.seed = kSeed, .of_inputs = kOfInputs, .of_weights = kOfWeights}};
+  w.low_precision->chances.channels = {1, {{0, kFirstChannel}}};
+  Tape tape(runtime, Tape::Mode::record);
+  tape.set_batch_rows({{.sample_ids = integers(DType::i64, std::vector<int64_t>(E::kRows, kSample)),
+                        .positions = integers(DType::i32, e.tokens.positions),
+                        .length = 1},
+                       E::kRows});
+  const Var x = tape.leaf(tensor({E::kRows, E::kDepth}, type, e.x.at));
+  const Var y = grouped_linear(tape, x, w, {}, integers(DType::i32, e.begins));
+  tape.set_gradient(y, tensor({E::kRows, E::kWidth}, type, e.dy.at));
+  tape.backward();
+  return {{E::kRows, E::kWidth, to_doubles(y.value)},
+          {E::kRows, E::kDepth, to_doubles(tape.gradient(x))},
+          {E::kExperts * E::kWidth, E::kDepth, to_doubles(w.uses[0].grad)}};
+}
+
+double difference(const ExpertResults& a, const ExpertResults& b) {
+  return std::max({difference(a.y, b.y), difference(a.dx, b.dx), difference(a.dw, b.dw)});
+}
+
+// As for linear layers, below.
+TEST(LowPrecisionExperts, AreProductsOfQuantisedValues) {
+  EXPECT_LT(
+      difference(computed_experts(DeviceKind::reference, DType::f64), defined_experts(DType::f64)),
+      1e-11);
+  EXPECT_LT(difference(computed_experts(DeviceKind::cpu, DType::bf16), defined_experts(DType::f32)),
+            0x1p-8 + 0x1p-12);
 }
 
 constexpr LowPrecisionFormats kAll[] = {

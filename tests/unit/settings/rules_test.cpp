@@ -99,6 +99,8 @@ const std::vector<Broken> kBroken = {
     {flags, "--hysteresis 3", "--hysteresis is 3, but the loss is scaled only with --fp16"},
     {flags, "--fp16 --loss-scale 8 --loss-scale-window 7",
      "--loss-scale-window applies to a dynamic loss scale, but --loss-scale 8 is constant"},
+    {flags, "--fp4-format e2m1 --fp4-param-gather --no-check-for-nan-in-loss-and-grad",
+     "--fp4-param-gather sends codes of 4 bits"},
     {flags, "--on-non-finite skip --no-check-for-nan-in-loss-and-grad", "--on-non-finite skip"},
     {flags, "--skip-train --eval-iters 0", "--skip-train only evaluates"},
     {flags, "--start-eval-at-iter 5", "--start-eval-at-iter needs --eval-interval"},

@@ -1,0 +1,31 @@
+// The tokens of permuted rows, by which random numbers are keyed.
+#pragma once
+
+#include "kernels/access.h"
+#include "kernels/row_tokens.h"
+
+namespace megatron::kernels {
+
+// The sample and the position of row r: those of token index[r] / share, counted from the first row
+// of `tokens`, and 0 if index[r] is negative; without an index, of token r. With sample_ids and
+// positions, rows are tokens of sequences of length 1 (RowTokens). tokens: with a length; index i32
+// [R] or undefined; sample_ids i64 [R], positions i32 [R].
+struct TokensOfRowsArgs {
+  RowTokens tokens;
+  Tensor index;
+  int64_t share = 1;
+  Tensor sample_ids, positions;
+};
+
+void check(const TokensOfRowsArgs& args);
+
+template <class F>
+void visit(TokensOfRowsArgs& a, F&& f) {
+  f("tokens.sample_ids", Access::read, a.tokens.sample_ids);
+  f("tokens.positions", Access::read, a.tokens.positions);
+  f("index", Access::read, a.index);
+  f("sample_ids", Access::write, a.sample_ids);
+  f("positions", Access::write, a.positions);
+}
+
+}  // namespace megatron::kernels
