@@ -340,7 +340,9 @@ class DroppingReference final : public training::ReferenceSource {
 
 Environment with_dropping_reference() {
   Environment environment;
-  environment.reference = [](training::TrainedModel& trained, DType type) {
+  environment.reference = [](training::TrainedModel& trained,
+                             DType type) -> std::unique_ptr<training::ReferenceSource> {
+    if (trained.ranks.pipeline().stages > 1) return Environment().reference(trained, type);
     return std::make_unique<DroppingReference>(trained, type);
   };
   return environment;
@@ -466,7 +468,7 @@ std::vector<Fault> faults_of_decoders() {
        false, [](const MatrixRow& row) { return row.layout.sequence; },
        with_group<Changed<unreduced<kPartial>>>},
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
-       false, [](const MatrixRow& row) { return row.model == 1 && ends_on_two_stages(row); },
+       false, [](const MatrixRow& row) { return row.is_tied() && ends_on_two_stages(row); },
        with_group<Changed<tied_gradient_twice>>},
       {"own-expert-bias",
        "every rank updates the correction bias of its routers from the load of only its own tokens",

@@ -42,6 +42,7 @@ struct MatrixRow {
   bool is_encoder() const { return model == 4; }
   bool is_hybrid() const { return model == 5; }
   bool is_encoder_decoder() const { return model == 6; }
+  bool is_tied() const { return model == 1 || is_encoder() || is_encoder_decoder(); }
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
 

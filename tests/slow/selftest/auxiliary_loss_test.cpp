@@ -15,8 +15,10 @@ TEST_P(AuxiliaryLossRows, AreThoseOfOneRank) {
   const Environment environment;
   MatrixRun run(environment, Precisions::all, DeviceKind::cpu, testing::toy_model());
   for (size_t i = GetParam(); i < matrix.rows().size(); i += kRowParts) {
-    if (matrix.rows()[i].task != MatrixTask::next_tokens) continue;
-    const Report report = run.run(matrix.rows()[i]);
+    const MatrixRow& row = matrix.rows()[i];
+    // The layers of an encoder read texts without labels, by which the toy would weigh its loss.
+    if (row.task != MatrixTask::next_tokens || row.is_encoder_decoder()) continue;
+    const Report report = run.run(row);
     EXPECT_TRUE(report.passed()) << report.text();
   }
 }
