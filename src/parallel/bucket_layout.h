@@ -29,7 +29,7 @@ struct Bucket {
   DType type() const { return entries.at(0).placed->parameter.value.dtype(); }
   int64_t elements() const { return shards * shard; }
   bool coded() const { return code_bits > 0; }
-  // Of the codes of some elements, an even number.
+  // How many bytes the codes of `count` elements take; count must be even.
   int64_t code_bytes(int64_t count) const { return count * code_bits / 8; }
 
   // Elements of entries that are ParameterSpec::partial over that group.

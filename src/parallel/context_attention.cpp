@@ -14,16 +14,13 @@ namespace megatron::parallel {
 
 namespace {
 
-// By step of the ring: rows that this rank sends, or receives, if each sequence is one document.
+// How many rows this rank sends, or receives, in each step if each sequence is one document.
 std::vector<int64_t> counts_of(const TokenLayout& layout, const AttentionReach& reach, bool sent) {
   const SeenTokens seen(layout, reach);
   std::vector<int64_t> counts = {0};
-  for (int step = 1; step < layout.ranks; ++step) {
-    const int next = (layout.rank + step) % layout.ranks,
-              previous = (layout.rank + layout.ranks - step) % layout.ranks;
-    counts.push_back(layout.sequences *
-                     (sent ? seen.count(next, layout.rank) : seen.count(layout.rank, previous)));
-  }
+  for (int step = 1; step < layout.ranks; ++step)
+    counts.push_back(layout.sequences * (sent ? seen.count(layout.rank_at(step), layout.rank)
+                                              : seen.count(layout.rank, layout.rank_at(-step))));
   return counts;
 }
 

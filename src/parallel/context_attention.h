@@ -73,8 +73,9 @@ struct ExchangedTokens {
   Tensor run_starts;       // i32 [2B, S'/2]; negative: before the run
   Tensor extended_starts;  // i32 [2B, kRunHalo + S'/2]; at least 0
 
-  // Of sequences of documents, for each reach that is limited within a sequence; empty where the
-  // work of a micro-batch is recorded, with fixed numbers of rows.
+  // Which keys ranks pass to each other if sequences have several documents: one element for each
+  // window or chunk that is shorter than a sequence. Empty if micro-batches are recorded as CUDA
+  // graphs, whose messages have fixed sizes; all keys are passed then.
   std::vector<PassedRows> passed;
 
   const PassedRows* passed_rows(const AttentionReach& reach) const {

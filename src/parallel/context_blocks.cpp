@@ -20,14 +20,14 @@ namespace {
 constexpr std::string_view kKeys = "keys and values", kGradients = "gradients of keys and values";
 
 // Sends elements to one rank and receives elements from another. what: the contents. step: in which
-// the block is attended to.
-comm::Work send_to(Tape& tape, const ContextRanks& ranks, const Tensor& sent, int to,
+// the block is attended to. group: ranks.group() or, for calls that overlap, ranks.overlapped().
+comm::Work send_to(Tape& tape, comm::Group& group, const Tensor& sent, int to,
                    const Tensor& received, int from, std::string_view what, int step) {
-  std::vector<int64_t> sends(static_cast<size_t>(ranks.size())), receives(sends);
+  std::vector<int64_t> sends(static_cast<size_t>(group.size())), receives(sends);
   sends[static_cast<size_t>(to)] = sent.size(0);
   receives[static_cast<size_t>(from)] = received.size(0);
-  return ranks.overlapped().all_to_all(sent, received, sends, receives, tape.stream(),
-                                       fmt::format("context, {}, block {}", what, step));
+  return group.all_to_all(sent, received, sends, receives, tape.stream(),
+                          fmt::format("context, {}, block {}", what, step));
 }
 
 void add(Tape& tape, const Block& x, const Block& to) {
@@ -40,9 +40,10 @@ class RingExchange final : public BlockExchange {
  public:
   explicit RingExchange(const ContextRanks& ranks) : ranks_(ranks) {}
 
-  void start(Tape& tape, const Block& held, int step) override {
+  void start(Tape& tape, const Block& held, int step, bool overlaps) override {
     next_ = held.like(tape, held.both().dtype());
-    passing_ = pass(tape, held, next_, kKeys, step);
+    passing_ =
+        pass(tape, overlaps ? ranks_.overlapped() : ranks_.group(), held, next_, kKeys, step);
   }
   Block finish(Tape& tape) override {
     passing_.wait(tape.stream());
@@ -54,7 +55,7 @@ class RingExchange final : public BlockExchange {
       add(tape, gradient_, part);
     }
     gradient_ = part.like(tape, part.both().dtype());
-    arrival_ = pass(tape, part, gradient_, kGradients, step);
+    arrival_ = pass(tape, ranks_.overlapped(), part, gradient_, kGradients, step);
   }
   void add_received(Tape& tape, const Block& own) override {
     arrival_.wait(tape.stream());
@@ -62,9 +63,9 @@ class RingExchange final : public BlockExchange {
   }
 
  private:
-  comm::Work pass(Tape& tape, const Block& sent, const Block& received, std::string_view what,
-                  int step) const {
-    return send_to(tape, ranks_, sent.both(), ranks_.at(1), received.both(), ranks_.at(-1), what,
+  comm::Work pass(Tape& tape, comm::Group& group, const Block& sent, const Block& received,
+                  std::string_view what, int step) const {
+    return send_to(tape, group, sent.both(), ranks_.at(1), received.both(), ranks_.at(-1), what,
                    step);
   }
 
@@ -126,14 +127,14 @@ class RowsExchange final : public BlockExchange {
  public:
   RowsExchange(const ContextRanks& ranks, const PassedRows& rows) : ranks_(ranks), rows_(rows) {}
 
-  void start(Tape& tape, const Block& held, int step) override {
+  void start(Tape& tape, const Block& held, int step, bool overlaps) override {
     if (step == 1) own_ = held;
     step_ = step;
     const RowsMessage sent(tape, own_, rows_.sent.count(step));
     sent.take(tape, own_, rows_.sent.rows(step));
     received_ = RowsMessage(tape, own_, rows_.received.count(step));
-    passing_ = send_to(tape, ranks_, sent.sent(), ranks_.at(step), received_.sent(),
-                       ranks_.at(-step), kKeys, step);
+    passing_ = send_to(tape, overlaps ? ranks_.overlapped() : ranks_.group(), sent.sent(),
+                       ranks_.at(step), received_.sent(), ranks_.at(-step), kKeys, step);
   }
   Block finish(Tape& tape) override {
     passing_.wait(tape.stream());
@@ -147,7 +148,7 @@ class RowsExchange final : public BlockExchange {
     const RowsMessage sent(tape, part, rows_.received.count(step));
     sent.take(tape, part, rows_.received.rows(step));
     returned_ = RowsMessage(tape, part, rows_.sent.count(step));
-    arrival_ = send_to(tape, ranks_, sent.sent(), ranks_.at(-step), returned_.sent(),
+    arrival_ = send_to(tape, ranks_.overlapped(), sent.sent(), ranks_.at(-step), returned_.sent(),
                        ranks_.at(step), kGradients, step);
     returned_step_ = step;
   }

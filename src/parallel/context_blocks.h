@@ -31,7 +31,8 @@ class BlockExchange {
  public:
   virtual ~BlockExchange() = default;
   // Starts to bring the block of step 1 or a later one; `held` is that of the step before.
-  virtual void start(Tape& tape, const Block& held, int step) = 0;
+  // overlaps: whether there is work before finish().
+  virtual void start(Tape& tape, const Block& held, int step, bool overlaps) = 0;
   // Waits for it. Keys that no query of this rank sees may be 0.
   virtual Block finish(Tape& tape) = 0;
   // Starts to send the gradient of the block of each step, from 1 on, to its rank.

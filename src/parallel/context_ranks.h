@@ -20,8 +20,7 @@ class ContextRanks {
   comm::Group& overlapped() const { return *overlapped_; }  // for calls overlapped with compute
   int size() const { return tokens_.layout.ranks; }
   int rank() const { return tokens_.layout.rank; }
-  // Rank that is this many behind this one in the ring; negative: before it.
-  int at(int distance) const { return (rank() + distance + size()) % size(); }
+  int at(int distance) const { return tokens_.layout.rank_at(distance); }
   int64_t sequences() const { return tokens_.layout.sequences; }
   int64_t length() const { return tokens_.layout.length; }
   int64_t held() const { return tokens_.layout.held(); }

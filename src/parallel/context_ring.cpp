@@ -54,10 +54,10 @@ class RingBackward {
     const Tensor &k = backward_.saved(1), &v = backward_.saved(2);
     const int steps = ranks_.size();
     Block block = packed(tape_, k, v);
-    exchange_->start(tape_, block, 1);
+    exchange_->start(tape_, block, 1, false);
     for (int step = 1; step < steps; ++step) {
       block = exchange_->finish(tape_);
-      if (step + 1 < steps) exchange_->start(tape_, block, step + 1);
+      if (step + 1 < steps) exchange_->start(tape_, block, step + 1, true);
       exchange_->add_gradient(tape_, gradient_of(block.k(), block.v(), step), step);
     }
     block = {};
@@ -181,7 +181,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
     const bool last = step + 1 == ranks.size();
-    if (!last) exchange->start(tape, block, step + 1);
+    if (!last) exchange->start(tape, block, step + 1, true);
     args.k_positions = ranks.indices(ranks.at(-step));
     const auto [part, part_lse] =
         attend(tape, q, block, args, seen_keys(ranks, ranks.at(-step), options));

@@ -75,10 +75,8 @@ SeenRows seen_rows(const TokenLayout& layout, std::span<const int32_t> indices,
   const Documents documents{layout, indices, segment_starts, segment_ends};
   SeenRows rows{.sent = {{}}, .received = {{}}};
   for (int step = 1; step < layout.ranks; ++step) {
-    rows.sent.push_back(
-        rows_seen(documents, (layout.rank + step) % layout.ranks, layout.rank, reach));
-    rows.received.push_back(rows_seen(documents, layout.rank,
-                                      (layout.rank + layout.ranks - step) % layout.ranks, reach));
+    rows.sent.push_back(rows_seen(documents, layout.rank_at(step), layout.rank, reach));
+    rows.received.push_back(rows_seen(documents, layout.rank, layout.rank_at(-step), reach));
   }
   return rows;
 }

@@ -52,8 +52,8 @@ class SeenTokens {
 // their documents. In step i of a ring of n ranks, rank r attends to keys of rank r - i, which
 // sends it those that r's queries see.
 struct SeenRows {
-  // By step, for 1 to n - 1; 0 has none. Rows of [sequences * held()], ascending: this rank's that
-  // rank + i sees, and of rank - i, those that this rank sees.
+  // [n][count], the first empty: element i lists, in ascending order, the rows of [sequences *
+  // held()] that this rank sends to rank + i, and those that it receives from rank - i.
   std::vector<std::vector<int32_t>> sent, received;
 };
 

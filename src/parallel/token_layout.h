@@ -25,6 +25,8 @@ struct TokenLayout {
   bool by_document = true;
 
   bool operator==(const TokenLayout&) const = default;
+  // The rank that is this many behind this one in the ring of all; negative: before it.
+  int rank_at(int distance) const { return (rank + distance + ranks) % ranks; }
   int64_t held() const { return length / ranks; }  // tokens per sequence on this rank
   int64_t rows() const { return sequences * held(); }
   // Throws Error naming the flags if the length, which this flag gave, cannot be divided into 2 *

@@ -61,7 +61,7 @@ class WeightCodes {
 
     Parameter& weight() const { return placed->placed->parameter; }
     LowPrecision& how() const { return *weight().low_precision; }
-    // Of its codes: `scales` and `scale` of kernels::EncodePartArgs.
+    // What kernels::EncodePartArgs calls `scales` and `scale`.
     Tensor scales() const;
     Tensor scale() const;
   };

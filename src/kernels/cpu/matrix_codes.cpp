@@ -22,7 +22,8 @@ void for_runs(Stream& stream, const MatrixPart& part, int64_t n, F&& f) {
   });
 }
 
-// By which elements are multiplied before they are rounded, and their numbers to be them again.
+// Elements are multiplied by `multiplier` before they are rounded to codes, and decoded numbers by
+// `inverse`.
 struct Factors {
   float multiplier, inverse;
 };

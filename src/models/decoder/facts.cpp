@@ -125,13 +125,11 @@ ModelFacts facts_of(const DecoderValue& v, std::string_view family) {
     ++facts.shared_uses;
   }
   if (v.prediction.depths > 0) {
-    ModelFacts of_depths;
+    ModelFacts of_depths{.reaches = facts.reaches};
     visit_part(v.prediction.layer.mixer, [&](auto kind, const auto& config) {
       decltype(kind)::add_facts(config, of_depths);
     });
-    for (const parallel::AttentionReach& reach : of_depths.reaches)
-      if (std::ranges::find(facts.reaches, reach) == facts.reaches.end())
-        facts.reaches.push_back(reach);
+    facts.reaches = of_depths.reaches;
   }
   facts.shared_blocks = std::ssize(blocks);
   if (facts.state_space) facts.hybrid_pattern = letters_of(v);

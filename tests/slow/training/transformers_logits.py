@@ -1,10 +1,10 @@
-"""Opens model directories with PyPI's transformers, and directories of adapters with PEFT, and compares their logits with
-expected.json there.
+"""Opens model directories with PyPI's transformers, and directories of adapters with PEFT, and compares their logits
+with expected.json there.
 
     transformers_logits.py DIRECTORY...
 
-Prints a line each: "model", name (of an adapter: of the folder around it), class, tensors that are missing, surplus or of another shape, largest difference of
-a logit, largest logit. In fp32, with the attention that is plain matrix products; weights in FP8 are decoded.
+Prints a line each: "model", name (of an adapter: of the folder around it), class, tensors that are missing, surplus or
+of another shape, largest difference of a logit, largest logit. In fp32, with the attention that is plain matrix products; weights in FP8 are decoded.
 """
 
 import json

@@ -114,8 +114,8 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
   });
 }
 
-// Of one row or several, few inputs, an odd number of them, or none, and no outputs; added to what
-// is there, or with a bias.
+// The products have one row or several, few inputs, an odd number of them or none, or no outputs;
+// some are added to what is there, the others have a bias.
 TEST(ProductRows, OfSeveralProductsAtOnceAreThoseOfEachAlone) {
   for_each_target([](int64_t) {
     for (const Kind& kind : kinds()) {

@@ -54,7 +54,7 @@ inline double product_factor(const Tensor& a_scale, const Tensor& b_scale) {
 }
 
 void compute(const Problem& problem, Stream& stream);
-// Computes all of them, of one type and without cuts of rows, in the same bits; threads meet once.
+// Computes all of them in parallel, with the bits of compute(). They have no row_cuts.
 void compute_each(std::span<const Problem> problems, Stream& stream);
 
 }  // namespace megatron::kernels::cpu
