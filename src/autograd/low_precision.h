@@ -102,8 +102,7 @@ constexpr size_t kOperands = 3;
 struct LowPrecision {
   LowPrecisionFormats formats;
   bool active = true;  // false: products are computed in the type of the model
-  // Operands of products are codes (kernels::fp8_gemm), where shapes allow it. Recipes with scales
-  // of tensors.
+  // Operands of products are codes (kernels::coded_gemm), where shapes allow it.
   bool codes = false;
   // Operands, by Operand, of which other ranks hold parts. Scales that follow from a tensor's
   // largest element are those of all parts: over these ranks, of_parts sets each element of an f32

@@ -18,7 +18,7 @@ AddCases add_gemm_cases, add_norm_cases, add_activation_cases, add_rope_cases, a
     add_put_rows_cases, add_sample_cases, add_element_cases, add_together_cases, add_route_cases,
     add_noise_cases, add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases,
     add_causal_conv_cases, add_gated_norm_cases, add_state_scan_cases, add_quantize_family_cases,
-    add_fp8_gemm_cases, add_matrix_codes_cases, add_tokens_of_rows_cases;
+    add_coded_product_cases, add_matrix_codes_cases, add_tokens_of_rows_cases;
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -35,7 +35,7 @@ std::vector<Case> cases() {
                               add_grouped_gemm_cases,   add_attention_merge_cases,
                               add_causal_conv_cases,    add_gated_norm_cases,
                               add_state_scan_cases,     add_quantize_family_cases,
-                              add_fp8_gemm_cases,       add_matrix_codes_cases,
+                              add_coded_product_cases,  add_matrix_codes_cases,
                               add_tokens_of_rows_cases})
     add(all);
   return all;

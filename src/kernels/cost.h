@@ -108,8 +108,8 @@ inline double flops_of(const StateCarryArgs& a) {
   return 2 * static_cast<double>(a.x.elements()) * static_cast<double>(a.b.size(3));
 }
 inline double flops_of(const GemmArgs& a) { return product_flops(a); }
-inline double flops_of(const Fp8GemmArgs& a) {
-  return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));
+inline double flops_of(const CodedGemmArgs& a) {
+  return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.depth());
 }
 inline double flops_of(const GroupedGemmArgs& a) {
   return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));
@@ -174,6 +174,7 @@ inline int form_of(const GemmArgs& a) {
   return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue) +
          (a.double_sums ? kDoubleSums : 0);
 }
+inline int form_of(const CodedGemmArgs& a) { return a.a.layout == ScaleLayout::tensor ? 0 : 1; }
 inline int form_of(const EmbeddingArgs& a) { return a.keeps ? 1 : 0; }
 inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as for gemm
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }

@@ -7,6 +7,7 @@
 #include "kernels/attention_merge.h"
 #include "kernels/causal_conv.h"
 #include "kernels/clip.h"
+#include "kernels/coded_product.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
 #include "kernels/dropout.h"
@@ -14,7 +15,6 @@
 #include "kernels/embedding.h"
 #include "kernels/expert_balance.h"
 #include "kernels/expert_rows.h"
-#include "kernels/fp8_gemm.h"
 #include "kernels/gate.h"
 #include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
@@ -117,7 +117,8 @@
   X(amax, AmaxArgs)                                       \
   X(tensor_scale, TensorScaleArgs)                        \
   X(quantize, QuantizeArgs)                               \
-  X(fp8_gemm, Fp8GemmArgs)                                \
+  X(encode_operand, EncodeOperandArgs)                    \
+  X(coded_gemm, CodedGemmArgs)                            \
   X(hadamard, HadamardArgs)                               \
   X(part_amax, PartAmaxArgs)                              \
   X(encode_part, EncodePartArgs)                          \

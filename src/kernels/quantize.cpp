@@ -81,12 +81,6 @@ void check(const QuantizeArgs& args) {
   if (args.stochastic) check_row_tokens(rules, args.noise.tokens, args.x.size(0));
   check_channels(rules, args.channels);
   check_groups(rules, args);
-  rules.optional(args.transposed, {args.x.size(1), args.x.size(0)}, DType::u8,
-                 "transposed u8 [C,R]");
-  rules.require(
-      !args.transposed.defined() || (args.rule == BlockScale::given &&
-                                     args.format != LowFormat::e2m1 && !args.row_groups.defined()),
-      "transposed codes of 8 bits with the tensor's scale, without groups");
 }
 
 void check(const HadamardArgs& args) {

@@ -78,9 +78,8 @@ struct ChannelRuns {
 // 2^8) / 2^24 is less than that; `noise` keys the words by (sample, position, channel). Only e2m1.
 // row_groups i32 [G+1] ascending from 0, at most R, or undefined: blocks do not go beyond rows
 // [row_groups[g], row_groups[g+1]), nor beyond the rows behind them; with values alone, in columns.
-// transposed u8 [C,R], or undefined: the codes, transposed; only of formats of 8 bits with
-// BlockScale::given, without groups. maxima: the a of each block, f32 of the shape of the scales,
-// or undefined: found in x; without groups.
+// maxima: the a of each block, f32 of the shape of the scales, or undefined: found in x; without
+// groups.
 struct QuantizeArgs {
   LowFormat format = LowFormat::e4m3;
   BlockScale rule = BlockScale::given;
@@ -90,7 +89,6 @@ struct QuantizeArgs {
   NoiseRows noise;
   ChannelRuns channels;
   Tensor row_groups;
-  Tensor transposed;
 };
 
 // Rotation of each 16 rows of a column by the Hadamard matrix with fixed signs s: out[j] = sum over
@@ -157,7 +155,6 @@ void visit(QuantizeArgs& a, F&& f) {
   f("out.values", Access::write, a.out.values);
   f("out.codes", Access::write, a.out.codes);
   f("out.scales", Access::write, a.out.scales);
-  f("transposed", Access::write, a.transposed);
 }
 template <class F>
 void visit(HadamardArgs& a, F&& f) {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "kernels/table.h"
 #include "nn/builder.h"
+#include "nn/coded_products.h"
 
 namespace megatron::nn {
 
@@ -41,7 +42,8 @@ void Builder::quantize(Parameter& weight, std::array<bool, kOperands> divided) {
     how.of_parts = [group](const Tensor& amax, Stream& stream) {
       group->all_reduce(amax, comm::Reduce::max, stream, "amax").wait(stream);
     };
-  how.codes = runtime_.stream().target().kind == DeviceKind::cuda && how.formats.is_of_tensors();
+  how.codes =
+      runtime_.stream().target().kind == DeviceKind::cuda && multiplies_codes(how.formats.recipe);
   if (how.formats.recipe == LowPrecisionRecipe::delayed) add_scales(how, weight.name);
   if (how.formats.recipe == LowPrecisionRecipe::nvfp4) how.chances = chances_of(spec_of(weight));
   weight.low_precision = std::move(how);

@@ -1,6 +1,7 @@
 #include "ops/low_precision.h"
 
 #include "base/error.h"
+#include "kernels/coded_product.h"
 #include "kernels/epilogue.h"
 
 namespace megatron::ops {
@@ -12,66 +13,72 @@ class Quantiser {
   Quantiser(const LowPrecision& how, Tape& tape, bool sums_tokens)
       : how_(how), tape_(tape), sums_tokens_(sums_tokens) {}
 
-  // axis: of x, over which the product sums. scale: set if the values do not include it. groups: of
-  // rows, or undefined. height: rows of a block end after this many; 0: after all.
+  // The values of x, quantised along `axis`, over which the product sums. scale: set if they do not
+  // include the tensor's. groups: of rows, or undefined. height: rows of a block end after this
+  // many; 0: after all.
   Tensor operator()(const Tensor& x, Operand operand, int axis, Tensor& scale,
                     const Tensor& groups = {}, int64_t height = 0) const {
-    kernels::QuantizeArgs args;
-    args.format = format_of(operand);
-    args.x = x.is_contiguous() ? x : copied(x);
-    args.out.values = tape_.empty(x.shape(), x.dtype(), "quantized");
-    const auto along = [&](int64_t block) {
-      args.out.rows = axis == 0 ? block : 1;
-      args.out.columns = axis == 0 ? 1 : block;
-    };
-    const auto square = [&](int64_t block) { args.out.rows = args.out.columns = block; };
-    switch (how_.formats.recipe) {
-      case LowPrecisionRecipe::tensorwise:
-      case LowPrecisionRecipe::delayed: args.scale = scale = scale_of_whole(args.x, operand); break;
-      case LowPrecisionRecipe::blockwise:
-        args.rule = kernels::BlockScale::power_of_two;
-        operand == Operand::weight ? square(128) : along(128);
-        break;
-      case LowPrecisionRecipe::mxfp8:
-        args.rule = kernels::BlockScale::e8m0;
-        along(32);
-        break;
-      case LowPrecisionRecipe::nvfp4:
-        args.rule = kernels::BlockScale::nvfp4;
-        operand == Operand::weight ? square(16) : along(16);
-        if (sums_tokens_) args.x = rotated(args.x, groups);
-        args.scale = scale = scale_of_blocks(args.x, operand);
-        if (operand == Operand::weight) args.maxima = how_.weight_maxima;
-        if (operand == Operand::gradient) round_by_chance(args);
-        break;
-    }
+    const kernels::EncodeOperandArgs how = prepared(x, operand, axis, groups);
+    scale = how.out.tensor_scale;
+    kernels::QuantizeArgs args = kernels::quantization_of(how);
     if (args.out.rows > 1) args.row_groups = groups;
+    const Tensor values = tape_.empty(x.shape(), x.dtype(), "quantized");
     const int64_t rows = x.size(0), step = height % args.out.rows == 0 ? rows : height;
-    const Tensor whole = args.x, values = args.out.values;
     for (int64_t first = 0; first < rows; first += step) {
-      args.x = whole.slice(0, first, step);
+      args.x = how.x.slice(0, first, step);
       args.out.values = values.slice(0, first, step);
       tape_.kernels().quantize(args, tape_.stream());
     }
     return values;
   }
 
-  // The codes of x, transposed or not, with the scale of the tensor.
-  Tensor codes(const Tensor& x, Operand operand, bool transposed, LowFormat& format,
-               Tensor& scale) const {
-    kernels::QuantizeArgs args;
-    args.format = format = format_of(operand);
-    args.x = x.is_contiguous() ? x : copied(x);
-    args.scale = scale = scale_of_whole(args.x, operand);
-    Tensor& to = transposed ? args.transposed : args.out.codes;
-    to = tape_.empty(transposed ? Shape{x.size(1), x.size(0)} : x.shape(), DType::u8, "quantized");
-    tape_.kernels().quantize(args, tape_.stream());
-    return to;
+  // The same as codes with their scales.
+  kernels::CodedOperand encoded(const Tensor& x, Operand operand, int axis) const {
+    kernels::EncodeOperandArgs args = prepared(x, operand, axis, {});
+    kernels::CodedOperand& out = args.out;
+    const int64_t rows = x.size(1 - axis), depth = x.size(axis);
+    out.codes = tape_.empty({rows, out.format == LowFormat::e2m1 ? depth / 2 : depth}, DType::u8,
+                            "quantized");
+    if (out.layout != kernels::ScaleLayout::tensor)
+      out.scales = tape_.empty(kernels::scales_shape(out.layout, rows, depth),
+                               kernels::scale_type(out.layout), "quantized.scales");
+    tape_.kernels().encode_operand(args, tape_.stream());
+    return out;
   }
 
  private:
   LowFormat format_of(Operand operand) const {
     return operand == Operand::gradient ? how_.formats.gradient : how_.formats.forward;
+  }
+
+  kernels::ScaleLayout layout_of(Operand operand) const {
+    using enum kernels::ScaleLayout;
+    switch (how_.formats.recipe) {
+      case LowPrecisionRecipe::tensorwise:
+      case LowPrecisionRecipe::delayed: break;
+      case LowPrecisionRecipe::blockwise:
+        return operand == Operand::weight ? squares_128 : vectors_128;
+      case LowPrecisionRecipe::mxfp8: return mx_32;
+      case LowPrecisionRecipe::nvfp4: return nv_16;
+    }
+    return tensor;
+  }
+
+  // Everything but the outputs.
+  kernels::EncodeOperandArgs prepared(const Tensor& x, Operand operand, int axis,
+                                      const Tensor& groups) const {
+    kernels::EncodeOperandArgs args{.x = x.is_contiguous() ? x : copied(x),
+                                    .transposed = axis == 0};
+    args.out.format = format_of(operand);
+    args.out.layout = layout_of(operand);
+    if (how_.formats.is_of_tensors()) args.out.tensor_scale = scale_of_whole(args.x, operand);
+    if (how_.formats.recipe != LowPrecisionRecipe::nvfp4) return args;
+    if (sums_tokens_) args.x = rotated(args.x, groups);
+    args.out.tensor_scale = scale_of_blocks(args.x, operand);
+    args.square = operand == Operand::weight;
+    if (args.square) args.maxima = how_.weight_maxima;
+    if (operand == Operand::gradient) round_by_chance(args);
+    return args;
   }
 
   // Recipe tensorwise or delayed.
@@ -104,7 +111,7 @@ class Quantiser {
     return out;
   }
 
-  void round_by_chance(kernels::QuantizeArgs& args) const {
+  void round_by_chance(kernels::EncodeOperandArgs& args) const {
     const LowPrecision::Chances& chances = how_.chances;
     MG_ASSERT(tape_.batch_rows());
     const BatchRows& batch = *tape_.batch_rows();
@@ -139,14 +146,14 @@ class Quantiser {
   bool sums_tokens_;
 };
 
-// Returns true if fp8_gemm can compute the call, except for its epilogue. Tensor cores read and
+// Returns true if coded_gemm can compute the call, except for its epilogue. Tensor cores read and
 // write 16 bytes at a time.
-bool fits_fp8_gemm(const kernels::GemmArgs& call) {
-  const auto is_whole = [](int64_t n) { return n > 0 && n % kernels::kFp8Step == 0; };
+bool fits_coded_gemm(const kernels::GemmArgs& call, LowFormat format) {
+  const auto is_whole = [](int64_t n) { return n > 0 && n % kernels::kCodedStep == 0; };
   const Tensor& out = call.out;
-  const bool half = call.a.dtype() == DType::bf16 || call.a.dtype() == DType::f16;
-  return half && is_whole(out.size(0)) && is_whole(out.size(1)) &&
-         is_whole(call.a.size(call.transpose_a ? 0 : 1)) && is_whole(out.stride(0)) &&
+  const int64_t depth = call.a.size(call.transpose_a ? 0 : 1);
+  return call.a.dtype() == DType::bf16 && is_whole(out.size(0)) && is_whole(out.size(1)) &&
+         depth > 0 && depth % kernels::depth_step(format) == 0 && is_whole(out.stride(0)) &&
          out.offset() * size_of(out.dtype()) % 16 == 0 &&
          (!call.bias.defined() || call.bias.dtype() == out.dtype());
 }
@@ -169,16 +176,18 @@ void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight
     call.bias_gradient = {};
   }
   const Quantiser quantise(*how, tape, of_weight);
-  if (how->codes && fits_fp8_gemm(call)) {
-    kernels::Fp8GemmArgs product{
-        .out = kernels::sums_of(call), .bias = call.bias, .beta = call.beta};
-    product.a = quantise.codes(call.a, a, call.transpose_a, product.a_format, product.a_scale);
-    product.b = quantise.codes(call.b, b, !call.transpose_b, product.b_format, product.b_scale);
-    tape.kernels().fp8_gemm(product, tape.stream());
+  const int axis_a = call.transpose_a ? 0 : 1, axis_b = call.transpose_b ? 1 : 0;
+  if (how->codes && fits_coded_gemm(call, how->formats.forward)) {
+    tape.kernels().coded_gemm({.a = quantise.encoded(call.a, a, axis_a),
+                               .b = quantise.encoded(call.b, b, axis_b),
+                               .out = kernels::sums_of(call),
+                               .bias = call.bias,
+                               .beta = call.beta},
+                              tape.stream());
     return kernels::finish_gemm(call, tape.kernels(), tape.stream());
   }
-  call.a = quantise(call.a, a, call.transpose_a ? 0 : 1, call.a_scale);
-  call.b = quantise(call.b, b, call.transpose_b ? 1 : 0, call.b_scale);
+  call.a = quantise(call.a, a, axis_a, call.a_scale);
+  call.b = quantise(call.b, b, axis_b, call.b_scale);
   tape.kernels().gemm(call, tape.stream());
 }
 
@@ -199,9 +208,8 @@ kernels::GroupedGemmArgs quantized(kernels::GroupedGemmArgs call, Operand a, con
   const Shape shape = call.b.shape();
   const Tensor matrix = call.b.view({shape[0] * shape[1], shape[2]});
   call.a = quantise(call.a, a, 1, call.a_scale);
-  // In fp4, blocks end with an expert.
-  const int64_t height = how->formats.recipe == LowPrecisionRecipe::nvfp4 ? shape[1] : 0;
-  call.b = quantise(matrix, Operand::weight, call.transpose_b ? 1 : 0, call.b_scale, {}, height)
+  // Blocks end with an expert.
+  call.b = quantise(matrix, Operand::weight, call.transpose_b ? 1 : 0, call.b_scale, {}, shape[1])
                .view(shape);
   return call;
 }

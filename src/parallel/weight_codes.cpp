@@ -30,9 +30,9 @@ int64_t blocks_of(const Tensor& weight, int64_t edge) {
 int code_bits(const Parameter& parameter) {
   const auto& how = parameter.low_precision;
   if (!how || !parameter.trainable || recipe_of(*how) == mxfp8) return 0;
-  if (recipe_of(*how) != nvfp4) return 8;
   const Shape& shape = parameter.value.shape();
-  return shape.rank() == 2 || shape[1] % how->formats.block() == 0 ? 4 : 0;
+  if (shape.rank() == 3 && shape[1] % how->formats.block() != 0) return 0;  // blocks of experts
+  return recipe_of(*how) == nvfp4 ? 4 : 8;
 }
 
 WeightCodes::WeightCodes(const std::vector<Bucket>& buckets, const std::vector<Tensor>& shards,

@@ -62,8 +62,8 @@ Part part_of(std::string_view kernel) {
   if (is_one_of({"add", "add_layer_norm", "add_layer_norm_backward", "add_rms_norm",
                  "add_rms_norm_backward", "head_norm", "head_norm_backward", "row_dot"}))
     return Part::norms;
-  if (is_one_of({"quantize", "amax", "tensor_scale", "hadamard", "part_amax", "encode_part",
-                 "decode_part"}))
+  if (is_one_of({"quantize", "amax", "tensor_scale", "encode_operand", "hadamard", "part_amax",
+                 "encode_part", "decode_part"}))
     return Part::quantization;
   if (kernel == "rope") return Part::rotary;
   if (is_one_of({"activation", "activation_backward"})) return Part::activation;
@@ -106,7 +106,7 @@ class Sums {
     for (const WorkItem& item : work.kernels) {
       if (item.calls == 0) continue;
       if (item.kernel == "gemm") add_product(item);
-      else if (item.kernel == "fp8_gemm") add_fp8_product(item);
+      else if (item.kernel == "coded_gemm") add_coded_product(item);
       else if (is_expert_product(item)) add_grouped(item);
       else if (item.kernel == "attention") add_attention(item, Part::attention);
       else if (item.kernel == "attention_backward") add_attention(item, Part::attention_backward);
@@ -158,9 +158,11 @@ class Sums {
         static_cast<double>(item.calls) * std::max(adding / 2, moving - computing);
   }
 
-  void add_fp8_product(const WorkItem& item) {
+  void add_coded_product(const WorkItem& item) {
     const OperandForm &a = item.operand("a"), &out = item.operand("out");
-    const bool large = std::min({out.shape[-2], out.shape[-1], a.shape[-1]}) >= kLargeProduct;
+    const bool of_blocks = item.form != 0;
+    const bool large =
+        !of_blocks && std::min({out.shape[-2], out.shape[-1], a.shape[-1]}) >= kLargeProduct;
     add(Part::linears, item,
         std::max(item.cost.flops / (large ? kFp8Products : kSmallFp8Products),
                  item.cost.bytes / kBandwidth));

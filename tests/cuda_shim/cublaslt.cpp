@@ -40,7 +40,7 @@ uint32_t alignment(const void* p) {
 // True if the address or the leading dimension is misaligned.
 bool is_misaligned(const Layout& layout, const void* p) {
   constexpr int64_t kBytes = 16;
-  return alignment(p) < kBytes || layout.ld * bytes(layout.type) % kBytes != 0;
+  return alignment(p) < kBytes || bytes(layout.type, layout.ld) % kBytes != 0;
 }
 bool has_misaligned_matrix(const Work& work) {
   return is_misaligned(work.call.a, work.a) || is_misaligned(work.call.b, work.b) ||
@@ -58,21 +58,49 @@ uint64_t fingerprint(const Call& call) {
   mix(static_cast<uint64_t>(call.operation.transpose_a));
   mix(static_cast<uint64_t>(call.operation.transpose_b));
   mix(call.operation.epilogue);
+  mix(static_cast<uint64_t>(call.operation.a_mode));
+  mix(static_cast<uint64_t>(call.operation.b_mode));
   mix(static_cast<uint64_t>(call.operation.pointer_mode));
   mix(static_cast<uint64_t>(call.operation.aux_ld));
   return hash;
 }
 
-// Products of 8-bit floats: both operands along K, sizes and leading dimensions of 16 bytes, a
-// plain epilogue or a bias.
-bool supported_fp8(const Call& call) {
+// Which scales a GPU's tensor cores multiply by, and together (cuBLAS 13 documentation, section
+// 3.1.4).
+bool supported_scales(const Call& call) {
+  const Product& o = call.operation;
+  const Lock lock(machine().mutex);
+  const int64_t capability = machine().settings.capability;
+  const bool fp4 = call.a.type == CUDA_R_4F_E2M1;
+  if (fp4 != (call.b.type == CUDA_R_4F_E2M1)) return false;
+  const auto squares = [](int32_t mode) {
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  };
+  switch (o.a_mode) {
+    case CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F:
+      return !fp4 && o.b_mode == o.a_mode && capability >= 89;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3:
+      return fp4 && o.b_mode == o.a_mode && capability >= 100;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0:
+      return !fp4 && o.b_mode == o.a_mode && capability >= 100;
+    default:
+      return !fp4 && scaled_elements(o.b_mode) == 128 &&
+             !(squares(o.a_mode) && squares(o.b_mode)) && capability == 90;
+  }
+}
+
+// Products of 8- and 4-bit floats: both operands along K, sizes and leading dimensions of 16 bytes,
+// a plain epilogue or a bias.
+bool supported_narrow(const Call& call) {
   const auto whole = [](const Layout& l) {
-    return l.rows % 16 == 0 && l.cols % 16 == 0 && l.ld % 16 == 0;
+    const int64_t step = l.type == CUDA_R_4F_E2M1 ? 32 : 16, rows = static_cast<int64_t>(l.rows);
+    return rows % step == 0 && l.cols % 16 == 0 && l.ld % step == 0;
   };
   const Product& o = call.operation;
   const bool two_of_range = call.a.type == CUDA_R_8F_E5M2 && call.b.type == CUDA_R_8F_E5M2;
-  return is_fp8(call.b.type) && !two_of_range && call.d.type == call.c.type &&
-         !is_fp8(call.d.type) && o.transpose_a == CUBLAS_OP_T && o.transpose_b == CUBLAS_OP_N &&
+  return is_narrow(call.b.type) && supported_scales(call) && !two_of_range &&
+         call.d.type == call.c.type && !is_narrow(call.d.type) && o.transpose_a == CUBLAS_OP_T &&
+         o.transpose_b == CUBLAS_OP_N &&
          (o.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
           (o.epilogue == CUBLASLT_EPILOGUE_BIAS && call.d.type != CUDA_R_32F)) &&
          whole(call.a) && whole(call.b) && whole(call.d);
@@ -80,7 +108,8 @@ bool supported_fp8(const Call& call) {
 
 bool supported_types(const Call& call) {
   const cudaDataType in = call.a.type, out = call.d.type;
-  if (is_fp8(in)) return call.operation.compute == CUBLAS_COMPUTE_32F && supported_fp8(call);
+  if (is_narrow(in)) return call.operation.compute == CUBLAS_COMPUTE_32F && supported_narrow(call);
+  if (call.operation.a_mode != 0 || call.operation.b_mode != 0) return false;
   if (call.operation.a_scale != nullptr || call.operation.b_scale != nullptr) return false;
   if (call.operation.compute != CUBLAS_COMPUTE_32F || call.operation.scale != CUDA_R_32F)
     return false;
@@ -126,7 +155,15 @@ cublasStatus_t examine(const Call& call) {
 bool on_device(const void* p, const Layout& l) {
   const int64_t last = (l.batch - 1) * l.offset + (static_cast<int64_t>(l.cols) - 1) * l.ld +
                        static_cast<int64_t>(l.rows) - 1;
-  return cuda_shim::is_device_memory(p, static_cast<size_t>((last + 1) * bytes(l.type)));
+  return cuda_shim::is_device_memory(p, static_cast<size_t>(bytes(l.type, last + 1)));
+}
+
+// An operand's scales; their columns are along K.
+bool has_scales(const void* scales, int32_t mode, const Layout& l) {
+  if (scaled_elements(mode) == 0 && scales == nullptr) return true;
+  const auto depth = static_cast<int64_t>(l.rows), places = static_cast<int64_t>(l.cols);
+  return (scaled_elements(mode) == 0 || alignment(scales) >= 16) &&
+         cuda_shim::is_device_memory(scales, static_cast<size_t>(scale_bytes(mode, depth, places)));
 }
 
 // Reports a call that cuBLASLt refuses, or accepts and computes wrongly.
@@ -154,8 +191,11 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
   }
   const Product& o = work.call.operation;
   const bool reads_scales = o.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
-  for (const void* number : {o.a_scale, o.b_scale, reads_scales ? work.alpha : nullptr,
-                             reads_scales ? work.beta : nullptr})
+  if (!has_scales(o.a_scale, o.a_mode, work.call.a) ||
+      !has_scales(o.b_scale, o.b_mode, work.call.b))
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "scales that are not aligned memory of the device");
+  for (const void* number :
+       {reads_scales ? work.alpha : nullptr, reads_scales ? work.beta : nullptr})
     if (number != nullptr && !cuda_shim::is_device_memory(number, sizeof(float)))
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "a factor that is not memory of the device");
   if (has_aux(o)) {
@@ -169,7 +209,8 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
   if (alignment(work.bias) < way.bias_alignment)
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias aligned to less than was promised");
   const size_t bias_length = sums_b(o) ? work.call.d.cols : work.call.d.rows;
-  const size_t bias_bytes = bias_length * static_cast<size_t>(bytes(work.call.d.type));
+  const auto bias_bytes =
+      static_cast<size_t>(bytes(work.call.d.type, static_cast<int64_t>(bias_length)));
   if (!cuda_shim::is_device_memory(work.bias, bias_bytes))
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias that is not memory of the device");
   return CUBLAS_STATUS_SUCCESS;
@@ -343,6 +384,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_POINTER_MODE: return take(operation->pointer_mode, from, size);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(operation->a_scale, from, size);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(operation->b_scale, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return take(operation->a_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return take(operation->b_mode, from, size);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -388,7 +431,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t library,
   const std::array<cudaDataType, 4> types{a->type, b->type, c->type, d->type};
   for (size_t i = 0; i < types.size(); ++i) {
     const uint32_t promised = preference->alignment[i];
-    if (promised < bytes(types[i]) || (promised & (promised - 1)) != 0)
+    if (promised < bytes(types[i], 1) || (promised & (promised - 1)) != 0)
       return CUBLAS_STATUS_INVALID_VALUE;
   }
   *count = 0;

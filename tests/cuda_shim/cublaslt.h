@@ -26,7 +26,8 @@ struct cublasLtMatmulDescOpaque_t {
   void* aux = nullptr;
   int64_t aux_ld = 0;
   int32_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
-  const void *a_scale = nullptr, *b_scale = nullptr;  // f32, on the device; null: 1
+  const void *a_scale = nullptr, *b_scale = nullptr;  // on the device; null: 1
+  int32_t a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_mode = a_mode;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace = 0;
@@ -66,8 +67,14 @@ struct Work {
   bool backwards;  // in-place sums start from the last part
 };
 
-int64_t bytes(cudaDataType type);
+int64_t bytes(cudaDataType type, int64_t elements);
 inline bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+inline bool is_narrow(cudaDataType type) { return is_fp8(type) || type == CUDA_R_4F_E2M1; }
+
+// Elements along K with one scale; 0: the matrix has one.
+int64_t scaled_elements(int32_t mode);
+// Bytes of the scales of an operand with `depth` elements along K and `places` along M or N.
+int64_t scale_bytes(int32_t mode, int64_t depth, int64_t places);
 
 bool adds_bias(const Product& o);
 bool sums_b(const Product& o);

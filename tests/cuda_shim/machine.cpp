@@ -143,6 +143,7 @@ bool shim_set(const char* name, int64_t value) {
   int64_t* const at = what == "devices"             ? &s.devices
                       : what == "memory"            ? &s.memory
                       : what == "driver"            ? &s.driver
+                      : what == "capability"        ? &s.capability
                       : what == "descending"        ? &s.descending
                       : what == "threads"           ? &s.threads
                       : what == "nccl_looks"        ? &s.nccl_looks

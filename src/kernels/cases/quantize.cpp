@@ -62,7 +62,6 @@ struct Quantize : Matrix {
   bool stochastic = false;
   bool divided = false;  // runs of channels
   bool grouped = false;  // groups of rows
-  bool transposed = false;
   bool codes_alone = false;
   bool maxima = false;  // given
 
@@ -70,11 +69,11 @@ struct Quantize : Matrix {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{} {}{}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
+    return fmt::format("{} {} {}x{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
                        kRules[static_cast<size_t>(rule)], way.rows, way.columns, Matrix::str(),
                        stochastic ? " stochastic" : "", divided ? " divided" : "",
-                       grouped ? " grouped" : "", transposed ? " transposed" : "",
-                       codes_alone ? " codes" : "", maxima ? " maxima" : "");
+                       grouped ? " grouped" : "", codes_alone ? " codes" : "",
+                       maxima ? " maxima" : "");
   }
 };
 
@@ -110,7 +109,6 @@ QuantizeArgs quantize_args(Inputs& inputs, const Quantize& q) {
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {q.rows}, DType::i64, 0, int64_t{1} << 40)}};
   if (q.grouped) args.row_groups = row_groups(inputs, q.rows);
-  if (q.transposed) args.transposed = inputs.output("transposed", {q.columns, q.rows}, DType::u8);
   if (q.maxima)
     args.maxima = inputs.positive(
         "maxima", {ceil_div(q.rows, q.way.rows), ceil_div(q.columns, q.way.columns)}, DType::f32);
@@ -137,19 +135,18 @@ void add_quantize_cases(std::vector<Case>& cases) {
     for (const Way& way : {Way{1, 16}, Way{16, 1}}) all.push_back({m, e2m1, nvfp4, way});
     all.push_back({m, e2m1, nvfp4, {16, 16}});
     for (const Way& way : {Way{16, 16}, Way{16, 1}})
-      all.push_back({m, e2m1, nvfp4, way, false, false, false, false, false, true});
+      all.push_back({m, e2m1, nvfp4, way, false, false, false, false, true});
     all.push_back({m, e2m1, nvfp4_quotient, {1, 16}});
     all.push_back({m, e2m1, nvfp4, {1, 16}, true});
     all.push_back({m, e2m1, nvfp4, {16, 1}, true, true});
     all.push_back({m, e4m3, e8m0, {32, 1}, false, false, true});
     all.push_back({m, e2m1, nvfp4, {16, 1}, true, true, true});
-    all.push_back({m, e4m3, given, {}, false, false, false, true});
     for (const LowFormat format : {e4m3, e5m2})
-      all.push_back({m, format, given, {}, false, false, false, true, true});
+      all.push_back({m, format, given, {}, false, false, false, true});
   }
   const Matrix real{.rows = 4096, .columns = 768, .real = true};
   all.push_back({real, e4m3, given});
-  all.push_back({real, e4m3, given, {}, false, false, false, true, true});
+  all.push_back({real, e4m3, given, {}, false, false, false, true});
   for (const Way& way : {Way{1, 128}, Way{128, 1}}) all.push_back({real, e4m3, power_of_two, way});
   for (const Way& way : {Way{1, 32}, Way{32, 1}}) all.push_back({real, e4m3, e8m0, way});
   for (const Way& way : {Way{1, 16}, Way{16, 1}}) all.push_back({real, e2m1, nvfp4, way});

@@ -224,12 +224,7 @@ class Quantization {
     alignas(64) Chances chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
-    const bool transposes = args_.transposed.defined();
-    std::array<uint8_t, kColumns> row_codes;
-    const Tensor& whole_codes = args_.out.codes;
-    uint8_t* codes = whole_codes.defined() ? whole_codes.data<uint8_t>() + at
-                     : transposes          ? row_codes.data()
-                                           : nullptr;
+    uint8_t* codes = args_.out.codes.defined() ? args_.out.codes.data<uint8_t>() + at : nullptr;
     for_vectors(0, tile.width, [&](int64_t j, auto n) {
       const V x = scaled(load(x_ + at + j, n), j), size = hn::Abs(x);
       const V q = args_.stochastic
@@ -238,9 +233,6 @@ class Quantization {
       if (codes != nullptr) store_bytes(rounder_.codes(q, x), codes + j, n);
       if (values.p != nullptr) store(value(hn::CopySign(q, x), j), values + (at + j), n);
     });
-    if (!transposes) return;
-    auto* const to_columns = args_.transposed.data<uint8_t>() + tile.column * rows_ + r;
-    for (int64_t j = 0; j < tile.width; ++j) to_columns[j * rows_] = codes[j];
   }
 
   // The chance u of each element of a row. Vectors that go beyond the end of a run of channels

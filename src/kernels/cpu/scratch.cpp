@@ -47,7 +47,8 @@ const Table& cpu_scratch_table() {
       .expert_thresholds = ask<cpu::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cpu::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cpu::expert_rows_scratch, ExpertRowsArgs>,
-      .fp8_gemm = ask<cpu::fp8_gemm_scratch, Fp8GemmArgs>,
+      .encode_operand = ask<cpu::encode_operand_scratch, EncodeOperandArgs>,
+      .coded_gemm = ask<cpu::coded_gemm_scratch, CodedGemmArgs>,
   };
   return table;
 }

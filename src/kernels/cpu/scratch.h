@@ -10,12 +10,14 @@ namespace megatron::kernels::cpu {
 
 // With f32 gradients, exponentials are kept there until they are scaled; otherwise each thread has
 // a row of scratch.
-// Values of the operands' codes: of the type of out, or bf16 if that is f32.
-struct Fp8Values {
+Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
+// Codes and scales of x as `quantize` stores them.
+QuantizedBlocks encode_operand_scratch(const EncodeOperandArgs& args, Stream& stream);
+// Values of the operands: f16 if out is, else bf16.
+struct CodedValues {
   Tensor a, b;
 };
-Fp8Values fp8_gemm_scratch(const Fp8GemmArgs& args, Stream& stream);
-Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
+CodedValues coded_gemm_scratch(const CodedGemmArgs& args, Stream& stream);
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);
 // K [T,E], then c [E], sums of blocks of rows [blocks,E] and r [T], f64.

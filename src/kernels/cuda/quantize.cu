@@ -2,9 +2,8 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/philox.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda/row_tokens.h"
+#include "kernels/cuda/stochastic_rounding.h"
 #include "kernels/quantize_formulas.h"
 
 namespace megatron::kernels::cuda {
@@ -78,9 +77,7 @@ struct Quantization {
   float* scales;
   uint8_t* scale_codes;
   bool stochastic;
-  DeviceRowTokens tokens;
-  uint64_t key;
-  ChannelRuns channels;
+  RoundingChances chances;
   RowGroups groups;
 
   __device__ float amax_of(int64_t row, int64_t column) const {
@@ -93,13 +90,6 @@ struct Quantization {
     if (scales != nullptr) scales[block] = f.factor;
     if (scale_codes != nullptr) scale_codes[block] = static_cast<uint8_t>(f.code);
   }
-  __device__ float chance(int64_t row, int64_t column) const {
-    const DeviceRowTokens::Token token = tokens.at(static_cast<uint32_t>(row));
-    const int64_t channel = channels.channel(column);
-    const PhiloxWords words =
-        dropout_words(key, token.sample, token.position, static_cast<uint32_t>(channel / 4));
-    return static_cast<float>(words.at[channel % 4] >> 8) * 0x1p-24f;
-  }
   __device__ void round(int64_t row, int64_t column, const BlockFactors& f) const {
     const LowFormatBits bits(format);
     const int64_t at = row * columns + column;
@@ -107,7 +97,7 @@ struct Quantization {
     if (rule == BlockScale::nvfp4_quotient) scaled /= f.divisor;
     const float size = fabsf(scaled);
     const float q =
-        stochastic ? bits.rounded_by_chance(size, chance(row, column)) : bits.rounded(size);
+        stochastic ? bits.rounded_by_chance(size, chances.at(row, column)) : bits.rounded(size);
     const bool nan = std::isnan(scaled);
     if (codes != nullptr)
       codes[at] = static_cast<uint8_t>(
@@ -197,12 +187,8 @@ void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
                        .scales = f32_scales ? address_of<float>(to.scales) : nullptr,
                        .scale_codes = f32_scales ? nullptr : address_of<uint8_t>(to.scales),
                        .stochastic = args.stochastic,
-                       .tokens = {},
-                       .key = args.noise.key(),
-                       .channels = args.channels,
+                       .chances = rounding_chances("quantize", args),
                        .groups = row_groups(args.row_groups)};
-  if (args.stochastic)
-    work.tokens = device_row_tokens("quantize", args.noise.tokens, args.x.size(0));
   work.across = ceil_div(work.columns, work.block_columns);
   const int64_t blocks = rows_of_blocks(work.groups, work.rows, work.block_rows) * work.across;
   if (work.block_columns == 1) {
@@ -210,120 +196,6 @@ void quantize_blocks(const QuantizeArgs& args, Stream& stream) {
   } else {
     launch("quantize", quantize_tiles<T>, grid_for(blocks * kWarp), stream, work);
   }
-}
-
-// Four adjacent numbers, of which `count` exist; the others are 0. whole: p is aligned to them, and
-// all or none exist.
-template <class T>
-__device__ Vector<T, 4> load_few(const T* p, int64_t count, bool whole) {
-  Vector<T, 4> v{};
-  if (whole) {
-    if (count > 0) v = load_vector<T, 4>(p);
-  } else {
-    for (int i = 0; i < 4 && i < count; ++i) v.at[i] = p[i];
-  }
-  return v;
-}
-__device__ inline void store_few(uint8_t* p, uint32_t codes, int64_t count, bool whole) {
-  if (whole) {
-    if (count > 0) *reinterpret_cast<uint32_t*>(p) = codes;
-  } else {
-    for (int i = 0; i < 4 && i < count; ++i) p[i] = static_cast<uint8_t>(codes >> 8 * i);
-  }
-}
-
-// Codes of 8 bits of 4 numbers, the first in the lowest byte.
-__device__ inline uint32_t codes_of(LowFormat format, const float (&x)[4]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  uint16_t low, high;
-  if (format == LowFormat::e4m3) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
-  } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
-  }
-  return low | static_cast<uint32_t>(high) << 16;
-#else
-  const LowFormatBits bits(format);
-  uint32_t codes = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t sign = std::signbit(x[i]) ? bits.sign : 0u;
-    const uint32_t code =
-        std::isnan(x[i]) ? bits.nan : bits.code_of(bits.rounded(fabsf(x[i]))) | sign;
-    codes |= code << 8 * i;
-  }
-  return codes;
-#endif
-}
-
-template <class T>
-struct CodesWork {
-  LowFormat format;
-  const T* x;
-  const float* scale;
-  int64_t rows, columns;
-  uint8_t *codes, *transposed;  // each may be null
-  // True if x and codes, and `transposed`, consist of whole, aligned groups of 4.
-  bool whole, transposed_whole;
-};
-
-// A block writes the codes of 64 x 64 elements, also transposed: a thread reads 4 of each 16th row,
-// and writes 4 of each 16th column.
-inline constexpr int kCodes = 64, kCodesAtOnce = 4;
-template <class T>
-__global__ void __launch_bounds__(kThreads) quantize_codes(CodesWork<T> work) {
-  alignas(16) __shared__ uint8_t tile[kCodes][kCodes + kCodesAtOnce];
-  constexpr int kAcross = kCodes / kCodesAtOnce, kStep = kThreads / kAcross;
-  const int64_t row = int64_t{blockIdx.x} * kCodes, column = int64_t{blockIdx.y} * kCodes;
-  const int first = static_cast<int>(threadIdx.x) / kAcross,
-            at = static_cast<int>(threadIdx.x) % kAcross * kCodesAtOnce;
-  const float scale = *work.scale;
-#pragma unroll
-  for (int i = first; i < kCodes; i += kStep) {
-    const int64_t count = row + i < work.rows ? work.columns - column - at : 0;
-    const int64_t from = (row + i) * work.columns + column + at;
-    const Vector<T, kCodesAtOnce> x = load_few(work.x + from, count, work.whole);
-    float scaled[kCodesAtOnce];
-#pragma unroll
-    for (int j = 0; j < kCodesAtOnce; ++j) scaled[j] = to_float(x.at[j]) * scale;
-    const uint32_t codes = codes_of(work.format, scaled);
-    *reinterpret_cast<uint32_t*>(&tile[i][at]) = codes;
-    if (work.codes != nullptr) store_few(work.codes + from, codes, count, work.whole);
-  }
-  if (work.transposed == nullptr) return;
-  __syncthreads();
-#pragma unroll
-  for (int j = first; j < kCodes; j += kStep) {
-    if (column + j >= work.columns) break;
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < kCodesAtOnce; ++i) codes |= static_cast<uint32_t>(tile[at + i][j]) << 8 * i;
-    store_few(work.transposed + (column + j) * work.rows + row + at, codes, work.rows - row - at,
-              work.transposed_whole);
-  }
-}
-
-template <class T>
-void write_codes(const QuantizeArgs& args, Stream& stream) {
-  const auto whole = [](int64_t width, const void* p, size_t bytes) {
-    return width % kCodesAtOnce == 0 && reinterpret_cast<uintptr_t>(p) % bytes == 0;
-  };
-  CodesWork<T> work{.format = args.format,
-                    .x = address_of<T>(args.x),
-                    .scale = address_of<float>(args.scale),
-                    .rows = args.x.size(0),
-                    .columns = args.x.size(1),
-                    .codes = address_of<uint8_t>(args.out.codes),
-                    .transposed = address_of<uint8_t>(args.transposed),
-                    .whole = false,
-                    .transposed_whole = false};
-  work.whole = whole(work.columns, work.x, kCodesAtOnce * sizeof(T)) &&
-               whole(work.columns, work.codes, kCodesAtOnce);
-  work.transposed_whole = whole(work.rows, work.transposed, kCodesAtOnce);
-  const Grid grid{dim3(static_cast<unsigned>(ceil_div(work.rows, kCodes)),
-                       static_cast<unsigned>(ceil_div(work.columns, kCodes)))};
-  launch("quantize", quantize_codes<T>, grid, stream, work);
 }
 
 // A thread rotates 16 rows of a column, or copies fewer ones.
@@ -385,12 +257,7 @@ void tensor_scale(const TensorScaleArgs& args, Stream& stream) {
 
 void quantize(const QuantizeArgs& args, Stream& stream) {
   for_storage_type("quantize", args.x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    if (args.x.elements() == 0) return;
-    const bool codes_alone = args.rule == BlockScale::given && args.format != LowFormat::e2m1 &&
-                             !args.out.values.defined();
-    if (codes_alone || args.transposed.defined()) write_codes<T>(args, stream);
-    if (!codes_alone) quantize_blocks<T>(args, stream);
+    if (args.x.elements() > 0) quantize_blocks<decltype(type)>(args, stream);
   });
 }
 

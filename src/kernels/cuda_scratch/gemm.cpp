@@ -51,15 +51,15 @@ GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
   return scratch;
 }
 
-GemmArgs product_of_codes(const Fp8GemmArgs& args) {
-  return {.a = args.a,
-          .b = args.b,
+GemmArgs product_of_codes(const CodedGemmArgs& args) {
+  return {.a = args.a.codes,
+          .b = args.b.codes,
           .out = args.out,
           .transpose_b = true,
           .beta = args.beta,
           .bias = args.bias,
-          .a_scale = args.a_scale,
-          .b_scale = args.b_scale};
+          .a_scale = args.a.tensor_scale,
+          .b_scale = args.b.tensor_scale};
 }
 
 }  // namespace megatron::kernels::cuda

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/stream.h"
-#include "kernels/fp8_gemm.h"
+#include "kernels/coded_product.h"
 #include "kernels/gemm.h"
 
 namespace megatron::kernels::cuda {
@@ -30,13 +30,13 @@ struct GemmScratch {
   Tensor factors;        // f32 [kFactors] of a product of operands with scales (ProductFactor)
 };
 // Multipliers of a product that the GPU computes: 1 / a_scale and 1 / b_scale, which products of
-// codes read; their product and beta, which others read as alpha and beta.
+// codes without scales of blocks read; their product and beta, which others read as alpha and beta.
 enum ProductFactor : uint8_t { kInverseA, kInverseB, kAlpha, kBeta, kFactors };
 GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream);
 
 // The same product of operands that are codes, in GemmArgs' terms.
-GemmArgs product_of_codes(const Fp8GemmArgs& args);
-inline GemmScratch fp8_gemm_scratch(const Fp8GemmArgs& args, Stream& stream) {
+GemmArgs product_of_codes(const CodedGemmArgs& args);
+inline GemmScratch coded_gemm_scratch(const CodedGemmArgs& args, Stream& stream) {
   return gemm_scratch(product_of_codes(args), stream);
 }
 

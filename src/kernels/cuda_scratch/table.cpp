@@ -51,7 +51,7 @@ const Table& cuda_scratch_table() {
       .expert_thresholds = ask<cuda::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cuda::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cuda::expert_rows_scratch, ExpertRowsArgs>,
-      .fp8_gemm = ask<cuda::fp8_gemm_scratch, Fp8GemmArgs>,
+      .coded_gemm = ask<cuda::coded_gemm_scratch, CodedGemmArgs>,
   };
   return table;
 }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/divide.h"
+#include "kernels/reference/block_codes.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/keep.h"
 #include "kernels/reference/kernels.h"
@@ -111,11 +112,19 @@ std::vector<C> chances_of(const QuantizeArgs& args) {
 }
 
 template <class C>
-void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
+struct Quantized : BlockCodes {
+  std::vector<C> values;
+};
+
+template <class C>
+Quantized<C> quantized(const QuantizeArgs& args) {
+  const Source<C> from{load<C>(args.x), args.x.size(0), args.x.size(1),
+                       args.stochastic ? chances_of<C>(args) : std::vector<C>()};
   const QuantizedBlocks& to = args.out;
-  std::vector<C> values(from.x.size()), scales;
+  Quantized<C> made;
+  made.values.resize(from.x.size());
+  made.codes.resize(from.x.size());
   const std::vector<float> given = load<float>(args.maxima);
-  std::vector<int64_t> codes(from.x.size());
   for (int64_t i = 0; i < from.rows; i += to.rows) {
     for (int64_t j = 0; j < from.columns; j += to.columns) {
       const auto for_block = [&](auto f) {
@@ -126,31 +135,31 @@ void quantize_blocks(const QuantizeArgs& args, const Source<C>& from) {
       double amax = 0;
       for_block(
           [&](size_t e) { amax = std::fmax(amax, std::abs(static_cast<double>(from.x[e]))); });
-      if (args.maxima.defined()) amax = given[scales.size()];
+      if (args.maxima.defined()) amax = given[made.scales.size()];
       const Scale scale = scale_of(args, static_cast<float>(amax));
-      scales.push_back(scale.stored);
+      made.scales.push_back(scale.stored);
       for_block([&](size_t e) {
         const C x = from.x[e] * scale.multiplier / scale.divisor;
         const uint8_t code =
             args.stochastic ? encode_by_chance(x, from.chances[e]) : encode(args.format, x);
-        codes[e] = code;
-        values[e] = std::isnan(x) ? x : static_cast<C>(decode(args.format, code)) * scale.factor;
+        made.codes[e] = code;
+        made.values[e] =
+            std::isnan(x) ? x : static_cast<C>(decode(args.format, code)) * scale.factor;
       });
     }
   }
-  if (to.values.defined()) store(to.values, values);
-  if (to.codes.defined()) store_integers(to.codes, codes);
-  if (args.transposed.defined()) store_integers(args.transposed.transpose(0, 1), codes);
-  if (!to.scales.defined()) return;
-  if (to.scales.dtype() == DType::f32) return store(to.scales, scales);
-  store_integers(to.scales, std::vector<int64_t>(scales.begin(), scales.end()));
+  return made;
 }
 
 template <class C>
 void quantize_typed(const QuantizeArgs& args) {
-  const Source<C> from{load<C>(args.x), args.x.size(0), args.x.size(1),
-                       args.stochastic ? chances_of<C>(args) : std::vector<C>()};
-  quantize_blocks(args, from);
+  const QuantizedBlocks& to = args.out;
+  const Quantized<C> made = quantized<C>(args);
+  if (to.values.defined()) store(to.values, made.values);
+  if (to.codes.defined()) store_integers(to.codes, made.codes);
+  if (!to.scales.defined()) return;
+  if (to.scales.dtype() == DType::f32) return store(to.scales, made.scales);
+  store_integers(to.scales, std::vector<int64_t>(made.scales.begin(), made.scales.end()));
 }
 
 template <class C>
@@ -177,6 +186,8 @@ void rotate(const HadamardArgs& args) {
 }
 
 }  // namespace
+
+BlockCodes block_codes(const QuantizeArgs& args) { return quantized<float>(args); }
 
 void amax(const AmaxArgs& args, Stream&) {
   double largest = largest_size(load<double>(args.x));

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "kernels/fp8_gemm.h"
+#include "kernels/coded_product.h"
 #include "models/module_precision.h"
+#include "nn/coded_products.h"
 
 namespace megatron::training {
 namespace {
@@ -72,20 +73,25 @@ std::string gpu_text(const LowPrecisionLayers& low, const settings::TrainSetting
   const DType type = run.precision.type();
   const int64_t tokens =
       *run.batch.micro_batch_size * run.batch.labelled_length() / run.parallel.context_parallel;
-  const bool of_blocks = low.may_use(blockwise) || low.may_use(mxfp8) || low.may_use(nvfp4),
-             of_tensors = low.may_use(delayed) || low.may_use(tensorwise);
-  if (type == DType::f32 || !of_tensors)
-    return fmt::format("; quantized products run on the GPU's {} units", name(type));
-  if (tokens % kernels::kFp8Step != 0)
+  std::vector<std::string> others;  // products that are not of codes
+  bool some = false, fp4 = false;
+  for (const LowPrecisionRecipe recipe : {tensorwise, delayed, blockwise, mxfp8, nvfp4}) {
+    if (!low.may_use(recipe)) continue;
+    const bool coded = type != DType::f32 && nn::multiplies_codes(recipe);
+    some = some || coded;
+    fp4 = fp4 || (coded && recipe == nvfp4);
+    if (!coded) others.push_back(fmt::format("by the recipe {}", name(recipe)));
+  }
+  const std::string units = fmt::format(" run on the GPU's {} units", name(type));
+  if (!some) return "; quantized products" + units;
+  const int64_t step = kernels::depth_step(fp4 ? LowFormat::e2m1 : LowFormat::e4m3);
+  if (tokens % step != 0)
     return fmt::format(
-        "; quantized products run on the GPU's {} units, since a rank's {} tokens of a micro-batch "
-        "are no multiple of {}",
-        name(type), tokens, kernels::kFp8Step);
-  if (!of_blocks && !facts.experts) return {};
-  return fmt::format("; quantized products {}{}{} run on the GPU's {} units",
-                     of_blocks ? "with scales of blocks" : "",
-                     of_blocks && facts.experts ? " and " : "", facts.experts ? "of experts" : "",
-                     name(type));
+        "; quantized products{}, since a rank's {} tokens of a micro-batch are no multiple of {}",
+        units, tokens, step);
+  if (facts.experts) others.emplace_back("of experts");
+  if (others.empty()) return {};
+  return fmt::format("; quantized products {}{}", fmt::join(others, " and "), units);
 }
 
 // How ranks gather the weights with --fp8-param-gather, --fp4-param-gather or both.

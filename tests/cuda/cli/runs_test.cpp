@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/tolerances.h"
+#include "cuda/cli/planted.h"
 #include "cuda/cli/training_runs.h"
 
 namespace megatron::testing {
@@ -47,6 +48,7 @@ TEST(CudaVerifyLayouts, RanksShareOneGpu) {
 
 struct Flags {
   std::string name, flags;
+  const char* capability = "90";  // the GPU's: 9.0
 };
 void PrintTo(const Flags& flags, std::ostream* out) { *out << flags.flags; }
 
@@ -57,8 +59,11 @@ class CudaTraining : public ::testing::TestWithParam<Flags> {};
 TEST_P(CudaTraining, HasTheLossesOfTheCpu) {
   const Workplace place;
   const std::string& flags = GetParam().flags;
+  const Planted gpu("CUDA_SHIM_CAPABILITY", GetParam().capability);
+  std::string printed;
   const std::vector<Step> cpu = train(place, "cpu", 3, flags),
-                          cuda = train(place, "cuda", 3, flags);
+                          cuda = train(place, "cuda", 3, flags, &printed);
+  EXPECT_EQ(printed.find("without tensor cores"), std::string::npos) << printed;
   ASSERT_EQ(cpu.size(), 3U);
   ASSERT_EQ(cuda.size(), 3U);
   const bool narrow = flags.find("16") != std::string::npos;
@@ -95,6 +100,10 @@ INSTANTIATE_TEST_SUITE_P(
         Flags{"DelayedFp8OfRanks",
               "--bf16 --fp8-format e4m3 --tensor-model-parallel-size 2 --sequence-parallel"},
         Flags{"Fp4", "--bf16 --fp4-format e2m1"},
+        Flags{"BlockwiseFp8", "--bf16 --fp8-format hybrid --fp8-recipe blockwise"},
+        Flags{"Mxfp8OfBlackwell", "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "100"},
+        Flags{"Fp4OfBlackwell",
+              "--bf16 --fp4-format e2m1 --tensor-model-parallel-size 2 --sequence-parallel", "100"},
         Flags{"AnyOrder", "--bf16 --allow-nondeterministic"},
         Flags{"Recompute",
               "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
@@ -176,26 +185,44 @@ TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
   EXPECT_EQ(planned, shown);
 }
 
-// Tensor cores take 16 tokens at a time, and the page says if there are others.
-TEST(CudaPlanText, SaysThatProductsOfFp8AreComputedInBf16) {
+// Tensor cores take 16 tokens of 8 bits or 32 of 4 bits at a time, and each generation knows other
+// scales of blocks. The page says which products are computed in bf16.
+TEST(CudaPlanText, SaysWhichQuantizedProductsAreComputedInBf16) {
   const Workplace place;
-  const auto page = [&](const std::string& length) {
+  const auto page = [&](const char* capability, const std::string& flags) {
+    const Planted gpu("CUDA_SHIM_CAPABILITY", capability);
     return place
-        .run(with({"plan", "--no-time", "--device", "cuda"},
-                  words(std::string(kModel) +
-                        "--bf16 --fp8-format hybrid --train-iters 3 --micro-batch-size 1 "
-                        "--seq-length " +
-                        length)))
+        .run(with(
+            {"plan", "--no-time", "--device", "cuda"},
+            words(std::string(kModel) + "--bf16 --train-iters 3 --micro-batch-size 1 " + flags)))
         .out;
   };
-  EXPECT_NE(page("24").find("GPU's bf16 units, since a rank's 24 tokens"), std::string::npos);
-  EXPECT_EQ(page("32").find("bf16 units"), std::string::npos);
+  const std::string fp8 = "--fp8-format hybrid ", fp4 = "--fp4-format e2m1 ";
+  const auto expect = [&](const char* capability, const std::string& flags, const char* text) {
+    const std::string found = page(capability, flags);
+    if (*text == 0) EXPECT_EQ(found.find("bf16 units"), std::string::npos) << flags << found;
+    else EXPECT_NE(found.find(text), std::string::npos) << flags << found;
+  };
+  expect("90", fp8 + "--seq-length 24",
+         "GPU's bf16 units, since a rank's 24 tokens of a micro-batch are no multiple of 16");
+  expect("100", fp4 + "--seq-length 48",
+         "a rank's 48 tokens of a micro-batch are no multiple of 32");
+  for (const char* recipe : {"delayed", "tensorwise", "blockwise"})
+    expect("90", fp8 + "--fp8-recipe " + recipe, "");
+  expect("100", fp8 + "--fp8-recipe mxfp8", "");
+  expect("100", fp4, "");
+  const char* const none = "quantized products run on the GPU's bf16 units";
+  expect("90", fp8 + "--fp8-recipe mxfp8", none);
+  expect("90", fp4, none);
+  for (const char* capability : {"80", "89", "100"})
+    expect(capability, fp8 + "--fp8-recipe blockwise", none);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                          ::testing::Values("", "--bf16", "--fp16",
                                            "--bf16 --fp8-format hybrid --cuda-graph-impl local "
                                            "--cuda-graph-warmup-steps 1",
+                                           "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
                                            "--tensor-model-parallel-size 2 --sequence-parallel",

@@ -148,15 +148,16 @@ TEST(LowPrecisionEncoderDecoder, EqualsOneRank) {
 // Experts on ranks that divide them, or their widths.
 class LowPrecisionExperts : public ::testing::TestWithParam<Recipe> {};
 
+// width: of the experts; 0: two blocks.
 TensorMap gradients_of_experts(const Recipe& recipe, const Layout& layout, bool quantizes = true,
-                               const Environment& environment = {}) {
+                               const Environment& environment = {}, int64_t width = 0) {
   models::ModelFlags flags = tiny_models()[0].flags;
   flags.num_layers = 1;
   flags.hidden_size = flags.ffn_hidden_size = 2 * recipe.block;
   flags.max_position_embeddings = 64;
   flags.moe.num_experts = 4;
   flags.moe.topk = 2;
-  flags.moe.ffn_hidden_size = 2 * recipe.block;
+  flags.moe.ffn_hidden_size = width > 0 ? width : 2 * recipe.block;
   models::Model model = models::model_from_flags(flags, 0);
   if (quantizes)
     model =
@@ -189,6 +190,17 @@ TEST_P(LowPrecisionExperts, EqualOneRank) {
     ++experts;
   }
   EXPECT_GT(experts, 0);
+}
+
+// Experts whose rows are no whole blocks do not share one, so that blocks are the same on a rank
+// that has other experts.
+TEST_P(LowPrecisionExperts, OfNoWholeBlocksEqualOneRank) {
+  const int64_t width = GetParam().block * 5 / 4;
+  const Layout one{.micro_batch = 4},
+      two{.tp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 4};
+  EXPECT_LT(worst(gradients_of_experts(GetParam(), two, true, {}, width),
+                  gradients_of_experts(GetParam(), one, true, {}, width)),
+            tolerance::kLayoutFp64);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, LowPrecisionExperts,

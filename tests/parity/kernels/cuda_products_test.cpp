@@ -39,7 +39,8 @@ class CudaProducts : public ::testing::Test {
     set("refusal", kNotSupported);
   }
   static void set(const char* name, int64_t value) {
-    reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"))(name, value);
+    ASSERT_TRUE(
+        reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"))(name, value));
   }
   static Tensor values(Arena& arena, Shape shape) {
     Tensor t = Tensor::empty(arena, shape, DType::f32, "values");
@@ -140,44 +141,60 @@ TEST_F(CudaProducts, SumsComeInAnyOrderOnlyWhereThatIsAllowed) {
 }
 
 // The library's products of codes, and this program's own where it has none, are equal but for the
-// order of sums.
+// order of sums, with each layout of scales.
 TEST_F(CudaProducts, OfCodesAreComputedWithoutTheLibraryToo) {
-  const auto product = [&](int refused) {
+  using enum ScaleLayout;
+  struct Scales {
+    LowFormat format;
+    ScaleLayout a, b;
+    int64_t capability;
+  };
+  const Table& cuda = table(DeviceKind::cuda);
+  const auto product = [&](const Scales& scales, int refused) {
     set("refuse_algorithms", refused);
+    set("capability", scales.capability);
     Arena& arena = runtime_.arena(MemoryClass::activations);
-    const Table& cuda = table(DeviceKind::cuda);
-    const auto quantized = [&](int64_t rows, LowFormat format, const Tensor& scale) {
-      const Tensor x = values(arena, {rows, 80}), codes = zeros({rows, 80}, DType::u8);
-      cuda.quantize({.format = format, .x = x, .scale = scale, .out = {.codes = codes}},
-                    runtime_.stream());
-      return codes;
-    };
     const Tensor scale = zeros({}, DType::f32);
     cuda.fill({.out = scale, .value = 40}, runtime_.stream());
-    const Tensor a = quantized(48, LowFormat::e5m2, scale),
-                 b = quantized(32, LowFormat::e4m3, scale);
-    const Fp8GemmArgs args{.a = a,
-                           .b = b,
-                           .a_format = LowFormat::e5m2,
-                           .a_scale = scale,
-                           .b_scale = scale,
-                           .out = zeros({48, 32}, DType::f32)};
+    const auto operand = [&](int64_t rows, LowFormat format, ScaleLayout layout) {
+      EncodeOperandArgs args{.x = zeros({rows, 160}, DType::bf16)};
+      cuda.copy({.x = values(arena, {rows, 160}), .out = args.x}, runtime_.stream());
+      args.out = {.format = format, .layout = layout};
+      args.out.codes =
+          zeros({rows, format == LowFormat::e2m1 ? int64_t{80} : int64_t{160}}, DType::u8);
+      if (layout != tensor)
+        args.out.scales = zeros(scales_shape(layout, rows, 160), scale_type(layout));
+      if (has_tensor_scale(layout)) args.out.tensor_scale = scale;
+      cuda.encode_operand(args, runtime_.stream());
+      return args.out;
+    };
+    const LowFormat gradient = scales.format == LowFormat::e2m1 ? scales.format : LowFormat::e5m2;
+    const CodedGemmArgs args{.a = operand(144, gradient, scales.a),
+                             .b = operand(32, scales.format, scales.b),
+                             .out = zeros({144, 32}, DType::f32)};
     testing::internal::CaptureStderr();
-    cuda.fp8_gemm(args, runtime_.stream());
+    cuda.coded_gemm(args, runtime_.stream());
     runtime_.stream().synchronize();
     const bool warned =
         testing::internal::GetCapturedStderr().find("without tensor cores") != std::string::npos;
     EXPECT_EQ(warned, refused > 0);
     return to_doubles(args.out);
   };
-  const std::vector<double> library = product(0), own = product(100);
-  double largest = 0, difference = 0;
-  for (size_t i = 0; i < own.size(); ++i) {
-    largest = std::max(largest, std::abs(library[i]));
-    difference = std::max(difference, std::abs(own[i] - library[i]));
+  for (const Scales& scales :
+       {Scales{LowFormat::e4m3, tensor, tensor, 90},
+        Scales{LowFormat::e4m3, vectors_128, squares_128, 90},
+        Scales{LowFormat::e4m3, vectors_128, vectors_128, 90},
+        Scales{LowFormat::e4m3, mx_32, mx_32, 100}, Scales{LowFormat::e2m1, nv_16, nv_16, 100}}) {
+    const std::vector<double> library = product(scales, 0), own = product(scales, 100);
+    double largest = 0, difference = 0;
+    for (size_t i = 0; i < own.size(); ++i) {
+      largest = std::max(largest, std::abs(library[i]));
+      difference = std::max(difference, std::abs(own[i] - library[i]));
+    }
+    EXPECT_GT(largest, 1);
+    EXPECT_LT(difference, 1e-5 * largest) << static_cast<int>(scales.a);
   }
-  EXPECT_GT(largest, 1);
-  EXPECT_LT(difference, 1e-5 * largest);
+  set("capability", 90);
 }
 
 // For a deep product the stand-in proposes: parts added in place if any order is allowed, parts

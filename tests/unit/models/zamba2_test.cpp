@@ -46,7 +46,8 @@ TEST(Zamba2, PublishedFormsAreTheSameModel) {
 }
 
 TEST(Zamba2, FactsCountSharedBlocksOnce) {
-  const ModelFacts& facts = model_from_config_json(testing::family_config("zamba2"))->facts();
+  const Model model = model_from_config_json(testing::family_config("zamba2"));
+  const ModelFacts& facts = model->facts();
   EXPECT_EQ(facts.shared_blocks, 2);
   EXPECT_EQ(facts.shared_uses, 3);
   expect_contains(facts.summary(), {"2 shared blocks used 3 times"});

@@ -62,23 +62,28 @@ TEST_F(AssumedTimeTest, ProductsAreOfLayersOrOfTheVocabulary) {
 }
 
 TEST_F(AssumedTimeTest, ProductsOfFp8AreFaster) {
-  const auto codes = [&](int64_t rows) { return tensor({rows, 4096}, DType::u8); };
-  for (const int64_t n : {8192, 1024})
-    kernels().fp8_gemm({.a = codes(4096),
-                        .b = codes(n),
-                        .a_scale = tensor({}, DType::f32),
-                        .b_scale = tensor({}, DType::f32),
-                        .out = tensor({4096, n})},
-                       runtime_.stream());
-  kernels().quantize({.x = tensor({4096, 4096}),
-                      .scale = tensor({}, DType::f32),
-                      .transposed = tensor({4096, 4096}, DType::u8)},
-                     runtime_.stream());
+  using kernels::ScaleLayout;
+  const auto codes = [&](int64_t rows, ScaleLayout layout) {
+    kernels::CodedOperand operand{.layout = layout, .codes = tensor({rows, 4096}, DType::u8)};
+    if (layout == ScaleLayout::tensor) operand.tensor_scale = tensor({}, DType::f32);
+    else operand.scales = tensor(kernels::scales_shape(layout, rows, 4096), DType::f32);
+    return operand;
+  };
+  const auto multiply = [&](int64_t n, ScaleLayout a, ScaleLayout b) {
+    kernels().coded_gemm({.a = codes(4096, a), .b = codes(n, b), .out = tensor({4096, n})},
+                         runtime_.stream());
+  };
+  for (const int64_t n : {8192, 1024}) multiply(n, ScaleLayout::tensor, ScaleLayout::tensor);
+  multiply(8192, ScaleLayout::vectors_128, ScaleLayout::squares_128);
+  kernels().encode_operand(
+      {.x = tensor({4096, 4096}), .transposed = true, .out = codes(4096, ScaleLayout::tensor)},
+      runtime_.stream());
   const StepWork work = recorder_.take();
   const auto time = assumed_time(work, work, {});
   const double large = 2.0 * 4096 * 8192 * 4096 / 1300e12,
                small = 2.0 * 4096 * 1024 * 4096 / 1150e12;
-  EXPECT_DOUBLE_EQ(seconds(time, "linear layers"), large + small);
+  const double of_blocks = 2.0 * 4096 * 8192 * 4096 / 1150e12;
+  EXPECT_DOUBLE_EQ(seconds(time, "linear layers"), large + small + of_blocks);
   EXPECT_DOUBLE_EQ(seconds(time, "quantization"), (3.0 * 4096 * 4096 + 4) / 4.2e12);
 }
 

@@ -16,6 +16,7 @@ inline constexpr int kProductThreads = 256, kProductBlocks = 2;
 // depths along it; else each row is a depth, with places along it.
 template <class T, bool kDepthInside>
 struct Operand {
+  static constexpr bool kInside = kDepthInside;
   const T* data;
   int64_t pitch;  // row stride in elements
   int64_t places;
@@ -34,6 +35,9 @@ struct Operand {
     part.data += rows * pitch + inside;
     part.places = count;
     return part;
+  }
+  __device__ auto value(int64_t place, int64_t depth) const {
+    return widen(data[kInside ? place * pitch + depth : depth * pitch + place]);
   }
 };
 

@@ -1,36 +1,34 @@
 // A tile of a product by fused multiply-adds in f32 or f64. Each element's terms are added in order
-// of k. TB: type of b.
+// of k.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
 
 namespace megatron::kernels::cuda {
 
-template <class T, bool kInsideA, bool kInsideB, class Sums = Wide<T>, class TB = T>
+template <class Sum>
 struct PlainTile {
   static constexpr int kRows = 64, kColumns = 64, kDepth = 16;
   // A thread computes kOwn adjacent rows and columns.
   static constexpr int kOwn = 4, kAcross = kColumns / kOwn, kPitch = kRows + kOwn;
   static_assert(kRows == kColumns && kRows / kOwn * kAcross == kProductThreads);
-  using Sum = Sums;
 
-  template <class U, bool kInside>
-  __device__ static void fetch(const Operand<U, kInside>& from, int64_t first, int64_t depth,
+  template <class From>
+  __device__ static void fetch(const From& from, int64_t first, int64_t depth,
                                Sum (&tile)[kDepth][kPitch]) {
 #pragma unroll
     for (int c = static_cast<int>(threadIdx.x); c < kDepth * kRows; c += kProductThreads) {
-      const int i = kInside ? c / kDepth : c % kRows, d = kInside ? c % kDepth : c / kRows;
+      const int i = From::kInside ? c / kDepth : c % kRows,
+                d = From::kInside ? c % kDepth : c / kRows;
       const bool there = i < from.places && first + d < depth;
-      const int64_t at = kInside ? i * from.pitch + first + d : (first + d) * from.pitch + i;
-      tile[d][i] = there ? static_cast<Sum>(widen(from.data[at])) : Sum(0);
+      tile[d][i] = there ? static_cast<Sum>(from.value(i, first + d)) : Sum(0);
     }
   }
 
   // Calls store(row, column, values) for every kOwn adjacent values of a row that begin inside the
-  // tile. Every thread of the block calls this.
-  template <class Store>
-  __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<TB, kInsideB>& b,
-                                  int64_t depth, const Store& store) {
+  // tile. Every thread of the block calls this. a, b: as Operand.
+  template <class A, class B, class Store>
+  __device__ static void multiply(const A& a, const B& b, int64_t depth, const Store& store) {
     alignas(16) __shared__ Sum a_tile[kDepth][kPitch];
     alignas(16) __shared__ Sum b_tile[kDepth][kPitch];
     const int row = static_cast<int>(threadIdx.x) / kAcross * kOwn;

@@ -11,7 +11,7 @@ namespace megatron::kernels::cuda {
 template <class T, bool kInsideA, bool kInsideB, class F>
 void for_product_tile(int64_t rows, F&& f) {
   if constexpr (sizeof(T) > 2) {
-    f(PlainTile<T, kInsideA, kInsideB>{});
+    f(PlainTile<Wide<T>>{});
   } else if (rows <= 64) {
     f(TensorCoreTile<T, kInsideA, kInsideB, 64>{});
   } else {

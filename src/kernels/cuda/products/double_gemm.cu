@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
 
 template <class T, bool kTransposeA, bool kTransposeB>
 void run(const GemmArgs& args, Stream& stream) {
-  using Tile = PlainTile<T, !kTransposeA, kTransposeB, double>;
+  using Tile = PlainTile<double>;
   const Tensor& out = args.out;
   const DoubleProduct<T, kTransposeA, kTransposeB> p{
       .a = {args.a, args.a.stride(0)},

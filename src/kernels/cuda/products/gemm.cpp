@@ -10,8 +10,8 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
+#include "kernels/cuda/products/codes.h"
 #include "kernels/cuda/products/double_gemm.h"
-#include "kernels/cuda/products/fp8.h"
 #include "kernels/cuda/products/product_plans.h"
 #include "kernels/cuda/table.h"
 #include "kernels/epilogue.h"
@@ -172,15 +172,23 @@ void gemm(const GemmArgs& args, Stream& stream) {
   ProductPlans::of(stream).run(call.product, call.pointers);
 }
 
-// Uses cuBLASLt, whose products of 8-bit floats need compute capability 8.9; elsewhere, and where
-// it has no algorithm, this program's own kernel.
-void fp8_gemm(const Fp8GemmArgs& args, Stream& stream) {
+// Uses cuBLASLt, whose products of codes need a compute capability: 8.9 with scales of tensors, 9.0
+// with vectors_128 and squares_128, 10.0 and later with mx_32 and nv_16. Elsewhere, and where it
+// has no algorithm, this program's own kernel.
+void coded_gemm(const CodedGemmArgs& args, Stream& stream) {
   if (args.out.elements() == 0) return;
   const GemmArgs product = product_of_codes(args);
   const GemmScratch scratch = gemm_scratch(product, stream);
   Call call = prepare(product, scratch, stream);
-  call.product.a_format = args.a_format;
-  call.product.b_format = args.b_format;
+  Product& p = call.product;
+  p.a_format = args.a.format;
+  p.b_format = args.b.format;
+  p.a_layout = args.a.layout;
+  p.b_layout = args.b.layout;
+  p.k = p.row_a = p.row_b = args.a.depth();
+  if (p.k == 0) return multiply_codes(args, stream);
+  call.pointers.a_scales = args.a.scales.defined() ? args.a.scales.address() : nullptr;
+  call.pointers.b_scales = args.b.scales.defined() ? args.b.scales.address() : nullptr;
   if (!ProductPlans::of(stream).run_if_there(call.product, call.pointers))
     multiply_codes(args, stream);
 }

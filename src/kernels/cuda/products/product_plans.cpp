@@ -24,9 +24,13 @@ void check(cublasStatus_t status, const char* call) {
   fail("{}", text);
 }
 
+constexpr auto kE2m1 = static_cast<cudaDataType_t>(33);  // CUDA_R_4F_E2M1, of CUDA 12.8 and later
+
 cudaDataType_t type_of(DType type, LowFormat format = LowFormat::e4m3) {
   switch (type) {
-    case DType::u8: return format == LowFormat::e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+    case DType::u8:
+      if (format == LowFormat::e2m1) return kE2m1;
+      return format == LowFormat::e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
     case DType::f32: return CUDA_R_32F;
     case DType::bf16: return CUDA_R_16BF;
     case DType::f16: return CUDA_R_16F;
@@ -93,8 +97,43 @@ void describe_epilogue(const Product& p, cublasLtMatmulDesc_t operation) {
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
 }
 
-// Products of codes have a factor for each operand; others have one as alpha.
-bool takes_device_alpha(const Product& p) { return p.scaled && p.in != DType::u8; }
+// Products of codes without scales of blocks have a factor for each operand; others have one as
+// alpha.
+bool has_factors(const Product& p) {
+  return p.scaled && p.in == DType::u8 && p.a_layout == ScaleLayout::tensor;
+}
+bool takes_device_alpha(const Product& p) { return p.scaled && !has_factors(p); }
+
+// cuBLASLt's numbers of names that its headers have from version 12.9 on: the modes of scales
+// VEC16_UE4M3, VEC32_UE8M0, VEC128_32F and BLK128x128_32F, and where they are set.
+constexpr auto kScaleModeOfA = static_cast<cublasLtMatmulDescAttributes_t>(31),
+               kScaleModeOfB = static_cast<cublasLtMatmulDescAttributes_t>(32);
+int32_t mode_of(ScaleLayout layout) {
+  switch (layout) {
+    case ScaleLayout::tensor: break;
+    case ScaleLayout::vectors_128: return 4;
+    case ScaleLayout::squares_128: return 5;
+    case ScaleLayout::mx_32: return 2;
+    case ScaleLayout::nv_16: return 1;
+  }
+  return 0;
+}
+
+// Returns false if this version of the library does not know the operands' scales. Algorithms are
+// chosen for aligned pointers to scales; each call then sets its own.
+bool describe_scales(const Product& p, cublasLtMatmulDesc_t operation) {
+  if (p.a_layout == ScaleLayout::tensor) return true;
+  const auto set_mode = [&](cublasLtMatmulDescAttributes_t attribute, ScaleLayout layout) {
+    const int32_t mode = mode_of(layout);
+    return cublasLtMatmulDescSetAttribute(operation, attribute, &mode, sizeof(mode)) ==
+           CUBLAS_STATUS_SUCCESS;
+  };
+  if (!set_mode(kScaleModeOfA, p.b_layout) || !set_mode(kScaleModeOfB, p.a_layout)) return false;
+  const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
+  set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned);
+  set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned);
+  return true;
+}
 
 // out^T = op(b)^T op(a)^T.
 ProductPlan describe(const Product& p) {
@@ -166,8 +205,18 @@ std::string_view text_of_epilogue(const Product& p) {
 
 std::string text_of_operands(const Product& p) {
   if (p.in != DType::u8) return std::string(name(p.in));
-  const auto format = [](LowFormat f) { return f == LowFormat::e5m2 ? "e5m2" : "e4m3"; };
-  return fmt::format("{} and {}", format(p.a_format), format(p.b_format));
+  const auto format = [](LowFormat f) {
+    constexpr std::string_view kNames[] = {"e4m3", "e5m2", "e2m1"};
+    return kNames[static_cast<size_t>(f)];
+  };
+  const auto block = [](ScaleLayout layout) {
+    constexpr std::string_view kBlocks[] = {"", "128", "128 x 128", "32", "16"};
+    return kBlocks[static_cast<size_t>(layout)];
+  };
+  const std::string formats = fmt::format("{} and {}", format(p.a_format), format(p.b_format));
+  if (p.a_layout == ScaleLayout::tensor) return formats;
+  return fmt::format("{} with scales of {} and {} elements", formats, block(p.a_layout),
+                     block(p.b_layout));
 }
 
 std::string text_of(const Product& p) {
@@ -180,6 +229,7 @@ std::string text_of(const Product& p) {
 std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, const Product& p,
                                                   const ProductPlan& plan) {
   constexpr int kMax = 16;
+  if (!describe_scales(p, plan.operation.get())) return {};
   const auto preference = preference_of(p);
   std::array<cublasLtMatmulHeuristicResult_t, kMax> found{};
   int count = 0;
@@ -347,11 +397,15 @@ cublasStatus_t ProductPlans::call(const Product& product, const ProductPlan& pla
   if (takes_device_alpha(product)) {
     alpha = pointers.factors + kAlpha;
     beta = pointers.factors + kBeta;
-  } else if (product.scaled) {
+  } else if (has_factors(product)) {
     set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
         static_cast<const void*>(pointers.factors + kInverseB));
     set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
         static_cast<const void*>(pointers.factors + kInverseA));
+  }
+  if (pointers.a_scales != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, pointers.b_scales);
+    set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, pointers.a_scales);
   }
   if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
   if (pointers.aux != nullptr)

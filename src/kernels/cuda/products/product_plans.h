@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/low_precision.h"
 #include "device/cuda/stream.h"
+#include "kernels/coded_product.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_tuning.h"
 
@@ -20,7 +21,7 @@ namespace megatron::kernels::cuda {
 // Everything that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out
 // : 0), `batch` times; strides in elements, rows do not overlap. Epilogues as in kernels/gemm.h,
 // but aux is contiguous, and the gradient of a bias is written, not accumulated. Operands in u8 are
-// codes of 8-bit floats.
+// codes.
 struct Product {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   int64_t row_a = 0, row_b = 0, row_out = 0;        // row strides
@@ -28,7 +29,8 @@ struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   DType in = DType::f32, out = DType::f32;                           // out is also the bias's type
   LowFormat a_format = LowFormat::e4m3, b_format = LowFormat::e4m3;  // of u8
-  bool scaled = false;                                               // operands have scales
+  ScaleLayout a_layout = ScaleLayout::tensor, b_layout = ScaleLayout::tensor;  // of u8
+  bool scaled = false;                                  // operands have scales of tensors
   uint32_t align_a = 16, align_b = 16, align_out = 16;  // alignment of the pointers in bytes
   int64_t workspace = 0;                                // bytes
   Epilogue epilogue = Epilogue::none;
@@ -47,6 +49,7 @@ struct ProductPointers {
   void* aux = nullptr;
   void* workspace = nullptr;       // aligned to 256 bytes
   const float* factors = nullptr;  // on the GPU, by ProductFactor; null: no operand has a scale
+  const void *a_scales = nullptr, *b_scales = nullptr;  // of blocks; null: none
 };
 
 template <auto destroy>
