@@ -136,6 +136,47 @@ TEST_F(Product, RefusesLayoutsAndTypes) {
   EXPECT_EQ(status, CUBLAS_STATUS_INVALID_VALUE) << "[5,2] times [5,2]";
 }
 
+// Which scales a generation of GPUs multiplies by (cuBLAS 13 documentation, section 3.1.4).
+TEST_F(Product, KnowsTheScalesOfAComputeCapability) {
+  struct Scales {
+    cudaDataType type;
+    int32_t a, b;
+    std::vector<int> capabilities;  // of 80, 89, 90, 100
+  };
+  const int32_t vectors = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                squares = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                mx = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+                nv = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  const int32_t transposed = CUBLAS_OP_T;
+  ASSERT_EQ(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof(transposed)),
+            CUBLAS_STATUS_SUCCESS);
+  for (const Scales& scales :
+       {Scales{CUDA_R_8F_E4M3, 0, 0, {89, 90, 100}}, Scales{CUDA_R_8F_E4M3, vectors, vectors, {90}},
+        Scales{CUDA_R_8F_E4M3, vectors, squares, {90}},
+        Scales{CUDA_R_8F_E4M3, squares, vectors, {90}},
+        Scales{CUDA_R_8F_E4M3, squares, squares, {}}, Scales{CUDA_R_8F_E4M3, vectors, mx, {}},
+        Scales{CUDA_R_8F_E4M3, mx, mx, {100}}, Scales{CUDA_R_4F_E2M1, nv, nv, {100}},
+        Scales{CUDA_R_4F_E2M1, 0, 0, {}}, Scales{CUDA_R_8F_E4M3, nv, nv, {}},
+        Scales{CUDA_R_16BF, vectors, vectors, {}}}) {
+    for (cublasLtMatrixLayout_t layout : {a, b, d}) cublasLtMatrixLayoutDestroy(layout);
+    cublasLtMatrixLayoutCreate(&a, scales.type, 128, 16, 128);
+    cublasLtMatrixLayoutCreate(&b, scales.type, 128, 32, 128);
+    cublasLtMatrixLayoutCreate(&d, CUDA_R_16BF, 16, 32, 16);
+    for (const auto& [attribute, mode] : {std::pair{CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scales.a},
+                                          {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scales.b}})
+      ASSERT_EQ(cublasLtMatmulDescSetAttribute(operation, attribute, &mode, sizeof(mode)),
+                CUBLAS_STATUS_SUCCESS);
+    std::vector<int> known;
+    for (const int capability : {80, 89, 90, 100}) {
+      ASSERT_TRUE(shim_set("capability", capability));
+      if (!ask().empty()) known.push_back(capability);
+    }
+    EXPECT_EQ(known, scales.capabilities) << scales.type << " " << scales.a << " " << scales.b;
+  }
+  ASSERT_TRUE(shim_set("capability", 90));
+}
+
 TEST_F(Product, RefusesAttributesOfAnotherSize) {
   const int64_t wide = CUBLAS_OP_T;
   EXPECT_EQ(
