@@ -45,6 +45,7 @@ ANY_ORDER = "--allow-nondeterministic"
 HALF_MOMENTS = " ".join(("--recompute-modules", "layernorm", *LESS_MEMORY))  # of llama-8b-mb2
 PRODUCTS = "--recompute-modules mlp layernorm"  # of llama-8b with more than 4096 tokens
 LAYERNORM = "--recompute-granularity selective --recompute-modules layernorm"
+FP8 = "--fp8-format e4m3"
 KERNEL_FIGURES = "%|GB/s|FLOP/s|clock"
 TEXT = ("--data-path", "docs_text_document")  # as in the rows
 
@@ -183,6 +184,9 @@ def variant_steps(small):
     steps.append(model_step("speed", EIGHT, "--attention-workspace-mib 768", **parts))
     tuned = {"name": "GEMM tuning", "baseline": baseline}
     steps.append(model_step("speed", EIGHT, "--gemm-tuning on", **tuned))
+    for recipe in ("delayed", "tensorwise", "blockwise"):
+        fp8 = {"name": f"fp8, {recipe}", "baseline": baseline}
+        steps.append(model_step("speed", EIGHT, f"{FP8} --fp8-recipe {recipe}", **fp8))
     two = ("llama-8b", 4096, 2, 8, 140)
     fit = {"check": run_if_it_fits, "baseline": baseline}
     steps.append(model_step("speed", EIGHT, LAYERNORM, name="layernorm recomputed", **fit))
