@@ -66,6 +66,7 @@ struct Node {
   std::vector<Weight> weights;
   std::any attributes;
   std::shared_ptr<const BatchRows> rows;  // set by the tape
+  std::any left;                          // by dgrad for wgrad (Backward::left)
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
   bool root = false;    // runs even if no gradient reaches its outputs (a loss)
@@ -318,6 +319,9 @@ class Backward {
   A& attributes() {
     return *std::any_cast<A>(&node_.attributes);
   }
+
+  // Where dgrad may leave something for a wgrad that follows at once; null if it runs later.
+  std::any* left() { return part_ == BackwardPart::all ? &node_.left : nullptr; }
 
   bool needs(size_t input) const { return node_.inputs[input] >= 0; }
   void set(size_t input, Tensor gradient) {

@@ -1,5 +1,7 @@
 #include "kernels/coded_product.h"
 
+#include <utility>
+
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
@@ -51,6 +53,12 @@ QuantizeArgs quantization_of(const EncodeOperandArgs& args) {
   return same;
 }
 
+EncodeOperandArgs of_other(EncodeOperandArgs args) {
+  args.transposed = !args.transposed;
+  args.out = std::exchange(args.other, {});
+  return args;
+}
+
 void check(const EncodeOperandArgs& args) {
   const Rules rules("encode_operand", args);
   rules.floats(args.x, 2, "x [R,K] or [K,R] contiguous");
@@ -59,6 +67,13 @@ void check(const EncodeOperandArgs& args) {
   check_operand(rules, args.out, args.x.size(across), args.x.size(1 - across));
   rules.require(!args.square || args.out.layout == ScaleLayout::nv_16, "square with nv_16 only");
   check(quantization_of(args));
+  if (!args.other.codes.defined()) return;
+  const ScaleLayout layout = args.out.layout;
+  check_operand(rules, args.other, args.x.size(1 - across), args.x.size(across));
+  rules.require(args.other.format == args.out.format && args.other.layout == layout &&
+                    layout != ScaleLayout::squares_128 && layout != ScaleLayout::nv_16 &&
+                    !args.maxima.defined() && !args.stochastic,
+                "two directions of one format and layout: tensor, vectors_128 or mx_32");
 }
 
 void check(const CodedGemmArgs& args) {

@@ -67,18 +67,23 @@ constexpr float scale_value(ScaleLayout layout, uint8_t stored) {
 // Codes and scales are those of `quantize` by the rule of the layout: given, power_of_two (vectors
 // and squares of 128), e8m0 or nvfp4. square: nv_16 has scales for 16 x 16 elements, and stores
 // each in 16 rows. maxima, stochastic, noise and channels: as in QuantizeArgs, of x.
+// other: the operand of out's transpose, from the same pass over x, or without codes; of the
+// format, layout (tensor, vectors_128 or mx_32) and tensor_scale of out, without maxima and not
+// stochastic.
 struct EncodeOperandArgs {
   Tensor x;
   bool transposed = false, square = false;
-  CodedOperand out;
+  CodedOperand out, other = {};
   Tensor maxima = {};
   bool stochastic = false;
   NoiseRows noise = {};
   ChannelRuns channels = {};
 };
 
-// The call of `quantize` that finds the same codes and scales, without its outputs.
+// The call of `quantize` that finds the codes and scales of out, without its outputs.
 QuantizeArgs quantization_of(const EncodeOperandArgs& args);
+// The call for `other` alone.
+EncodeOperandArgs of_other(EncodeOperandArgs args);
 
 // out = a b^T + bias + beta * out.
 //   a [M,K], b [N,K]   operands in e4m3, or one of them in e5m2, and both with the tensor's scale,
@@ -110,6 +115,8 @@ void visit(EncodeOperandArgs& a, F&& f) {
   f("maxima", Access::read, a.maxima);
   f("codes", Access::write, a.out.codes);
   f("scales", Access::write, a.out.scales);
+  f("other.codes", Access::write, a.other.codes);
+  f("other.scales", Access::write, a.other.scales);
 }
 template <class F>
 void visit(CodedGemmArgs& a, F&& f) {

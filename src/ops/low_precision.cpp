@@ -13,12 +13,12 @@ class Quantiser {
   Quantiser(const LowPrecision& how, Tape& tape, bool sums_tokens)
       : how_(how), tape_(tape), sums_tokens_(sums_tokens) {}
 
-  // The values of x, quantised along `axis`, over which the product sums. scale: set if they do not
-  // include the tensor's. groups: of rows, or undefined. height: rows of a block end after this
-  // many; 0: after all.
+  // The values of x, quantised along `axis`, over which the product sums. scale: the tensor's if it
+  // is known; then that which the values do not include. groups: of rows, or undefined. height:
+  // rows of a block end after this many; 0: after all.
   Tensor operator()(const Tensor& x, Operand operand, int axis, Tensor& scale,
                     const Tensor& groups = {}, int64_t height = 0) const {
-    const kernels::EncodeOperandArgs how = prepared(x, operand, axis, groups);
+    const kernels::EncodeOperandArgs how = prepared(x, operand, axis, scale, groups);
     scale = how.out.tensor_scale;
     kernels::QuantizeArgs args = kernels::quantization_of(how);
     if (args.out.rows > 1) args.row_groups = groups;
@@ -32,18 +32,23 @@ class Quantiser {
     return values;
   }
 
-  // The same as codes with their scales.
-  kernels::CodedOperand encoded(const Tensor& x, Operand operand, int axis) const {
-    kernels::EncodeOperandArgs args = prepared(x, operand, axis, {});
-    kernels::CodedOperand& out = args.out;
-    const int64_t rows = x.size(1 - axis), depth = x.size(axis);
-    out.codes = tape_.empty({rows, out.format == LowFormat::e2m1 ? depth / 2 : depth}, DType::u8,
-                            "quantized");
-    if (out.layout != kernels::ScaleLayout::tensor)
-      out.scales = tape_.empty(kernels::scales_shape(out.layout, rows, depth),
-                               kernels::scale_type(out.layout), "quantized.scales");
+  // The same as codes with their scales. other: receives those along the other axis; null: none.
+  kernels::CodedOperand encoded(const Tensor& x, Operand operand, int axis, const Tensor& scale,
+                                kernels::CodedOperand* other) const {
+    kernels::EncodeOperandArgs args = prepared(x, operand, axis, scale, {});
+    const auto with_room = [&](kernels::CodedOperand to, int along) {
+      const int64_t rows = x.size(1 - along), depth = x.size(along);
+      to.codes = tape_.empty({rows, to.format == LowFormat::e2m1 ? depth / 2 : depth}, DType::u8,
+                             "quantized");
+      if (to.layout != kernels::ScaleLayout::tensor)
+        to.scales = tape_.empty(kernels::scales_shape(to.layout, rows, depth),
+                                kernels::scale_type(to.layout), "quantized.scales");
+      return to;
+    };
+    if (other != nullptr) args.other = *other = with_room(args.out, 1 - axis);
+    args.out = with_room(args.out, axis);
     tape_.kernels().encode_operand(args, tape_.stream());
-    return out;
+    return args.out;
   }
 
  private:
@@ -64,14 +69,15 @@ class Quantiser {
     return tensor;
   }
 
-  // Everything but the outputs.
+  // Everything but the outputs. scale: of the tensor, if it is known.
   kernels::EncodeOperandArgs prepared(const Tensor& x, Operand operand, int axis,
-                                      const Tensor& groups) const {
+                                      const Tensor& scale, const Tensor& groups) const {
     kernels::EncodeOperandArgs args{.x = x.is_contiguous() ? x : copied(x),
                                     .transposed = axis == 0};
     args.out.format = format_of(operand);
     args.out.layout = layout_of(operand);
-    if (how_.formats.is_of_tensors()) args.out.tensor_scale = scale_of_whole(args.x, operand);
+    if (how_.formats.is_of_tensors())
+      args.out.tensor_scale = scale.defined() ? scale : scale_of_whole(args.x, operand);
     if (how_.formats.recipe != LowPrecisionRecipe::nvfp4) return args;
     if (sums_tokens_) args.x = rotated(args.x, groups);
     args.out.tensor_scale = scale_of_blocks(args.x, operand);
@@ -158,6 +164,23 @@ bool fits_coded_gemm(const kernels::GemmArgs& call, LowFormat format) {
          (!call.bias.defined() || call.bias.dtype() == out.dtype());
 }
 
+// What the product of an input's gradient leaves for that of the weight's gradient.
+struct SharedGradient {
+  Tensor of, scale, values;
+  kernels::CodedOperand codes;
+
+  bool is_of(const Tensor& t) const {
+    return of.defined() && of.storage_id() == t.storage_id() && of.offset() == t.offset() &&
+           of.shape() == t.shape();
+  }
+};
+
+// Both products of a gradient in fp4 read other numbers: those of the weight's are rotated.
+bool shares_gradient(const LowPrecision& how, const Weight& weight) {
+  return how.formats.recipe != LowPrecisionRecipe::nvfp4 && how.formats.weight_gradients &&
+         weight.trainable();
+}
+
 }  // namespace
 
 const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradient) {
@@ -167,7 +190,8 @@ const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradien
   return quantizes ? &*how : nullptr;
 }
 
-void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight, Tape& tape) {
+void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight, Tape& tape,
+              std::any* left) {
   const bool of_weight = a != Operand::weight && b != Operand::weight;
   const LowPrecision* const how = quantization_of(weight, of_weight);
   if (how == nullptr) return tape.kernels().gemm(call, tape.stream());
@@ -175,20 +199,38 @@ void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight
     tape.kernels().column_sum({.x = call.a, .out = call.bias_gradient}, tape.stream());
     call.bias_gradient = {};
   }
+  SharedGradient shared;
+  const bool gives = left != nullptr && !of_weight && shares_gradient(*how, weight);
+  if (left != nullptr && of_weight && left->has_value()) {
+    shared = std::any_cast<SharedGradient>(std::exchange(*left, {}));
+    if (!shared.is_of(call.a)) shared = {};
+  }
   const Quantiser quantise(*how, tape, of_weight);
   const int axis_a = call.transpose_a ? 0 : 1, axis_b = call.transpose_b ? 1 : 0;
+  const Tensor gradient = call.a;
   if (how->codes && fits_coded_gemm(call, how->formats.forward)) {
-    tape.kernels().coded_gemm({.a = quantise.encoded(call.a, a, axis_a),
-                               .b = quantise.encoded(call.b, b, axis_b),
+    kernels::CodedOperand operand = shared.codes;
+    if (!operand.codes.defined())
+      operand = quantise.encoded(call.a, a, axis_a, shared.scale, gives ? &shared.codes : nullptr);
+    tape.kernels().coded_gemm({.a = operand,
+                               .b = quantise.encoded(call.b, b, axis_b, {}, nullptr),
                                .out = kernels::sums_of(call),
                                .bias = call.bias,
                                .beta = call.beta},
                               tape.stream());
-    return kernels::finish_gemm(call, tape.kernels(), tape.stream());
+    kernels::finish_gemm(call, tape.kernels(), tape.stream());
+    shared.scale = operand.tensor_scale;
+  } else {
+    call.a_scale = shared.scale;
+    call.a = shared.values.defined() ? shared.values : quantise(call.a, a, axis_a, call.a_scale);
+    call.b = quantise(call.b, b, axis_b, call.b_scale);
+    tape.kernels().gemm(call, tape.stream());
+    shared.scale = call.a_scale;
+    if (how->formats.is_of_tensors()) shared.values = call.a;
   }
-  call.a = quantise(call.a, a, axis_a, call.a_scale);
-  call.b = quantise(call.b, b, axis_b, call.b_scale);
-  tape.kernels().gemm(call, tape.stream());
+  if (!gives) return;
+  shared.of = gradient;
+  *left = std::move(shared);
 }
 
 Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weight, Tape& tape) {

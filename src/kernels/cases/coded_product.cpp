@@ -18,17 +18,17 @@ struct Encoded {
   int64_t rows = 1, columns = 2;
   LowFormat format = LowFormat::e4m3;
   ScaleLayout layout = ScaleLayout::tensor;
-  bool transposed = false, square = false, stochastic = false, maxima = false;
+  bool transposed = false, square = false, stochastic = false, maxima = false, both = false;
   Layout place = {};
   bool real = false, large = false;
   DType type = DType::bf16;
 
   std::string str() const {
-    return fmt::format("r={} c={} {} {} {}{}{}{}{}", rows, columns,
+    return fmt::format("r={} c={} {} {} {}{}{}{}{}{}", rows, columns,
                        kFormats[static_cast<size_t>(format)], kLayouts[static_cast<size_t>(layout)],
                        describe(type, place), transposed ? " transposed" : "",
                        square ? " square" : "", stochastic ? " stochastic" : "",
-                       maxima ? " maxima" : "");
+                       maxima ? " maxima" : "", both ? " both ways" : "");
   }
 };
 
@@ -36,17 +36,22 @@ EncodeOperandArgs encode_args(Inputs& inputs, const Encoded& e) {
   EncodeOperandArgs args{
       .transposed = e.transposed, .square = e.square, .stochastic = e.stochastic};
   args.x = inputs.normal("x", {e.rows, e.columns}, e.type, 3, e.place);
-  args.out.format = e.format;
-  args.out.layout = e.layout;
+  const auto operand = [&](const std::string& name, bool transposed) {
+    const int64_t rows = transposed ? e.columns : e.rows, depth = transposed ? e.rows : e.columns;
+    CodedOperand to{.format = e.format, .layout = e.layout};
+    to.codes = inputs.output(name + "codes",
+                             {rows, e.format == LowFormat::e2m1 ? depth / 2 : depth}, DType::u8);
+    if (e.layout != ScaleLayout::tensor)
+      to.scales =
+          inputs.output(name + "scales", scales_shape(e.layout, rows, depth), scale_type(e.layout));
+    return to;
+  };
+  args.out = operand("", e.transposed);
+  if (e.both) args.other = operand("other_", !e.transposed);
   if (has_tensor_scale(e.layout))
     args.out.tensor_scale =
         number(inputs, "tensor_scale", e.layout == ScaleLayout::tensor ? 37.3 : 253.76);
-  const int64_t rows = e.transposed ? e.columns : e.rows, depth = e.transposed ? e.rows : e.columns;
-  args.out.codes =
-      inputs.output("codes", {rows, e.format == LowFormat::e2m1 ? depth / 2 : depth}, DType::u8);
-  if (e.layout != ScaleLayout::tensor)
-    args.out.scales =
-        inputs.output("scales", scales_shape(e.layout, rows, depth), scale_type(e.layout));
+  if (e.both) args.other.tensor_scale = args.out.tensor_scale;
   if (e.stochastic) {
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {e.rows}, DType::i64, 0, int64_t{1} << 40)}};
@@ -76,6 +81,7 @@ void add_encode_cases(std::vector<Case>& cases) {
         return all.back();
       };
       for (const ScaleLayout layout : {tensor, vectors_128, squares_128, mx_32}) add(e4m3, layout);
+      for (const ScaleLayout layout : {tensor, vectors_128, mx_32}) add(e5m2, layout).both = true;
       add(e5m2, tensor).place = kMisaligned;
       add(e5m2, mx_32).place = kMisaligned;
       add(e2m1, nv_16);
@@ -86,16 +92,18 @@ void add_encode_cases(std::vector<Case>& cases) {
     }
   }
   for (const Encoded& e : all) cases.push_back(case_of(&Table::encode_operand, e, 1, encode_args));
-  for (const bool transposed : {false, true})
-    for (const ScaleLayout layout : {tensor, vectors_128, squares_128, mx_32, nv_16})
-      cases.push_back(case_of(&Table::encode_operand,
-                              Encoded{.rows = 4096,
-                                      .columns = 768,
-                                      .format = layout == nv_16 ? e2m1 : e4m3,
-                                      .layout = layout,
-                                      .transposed = transposed,
-                                      .real = true},
-                              1, encode_args));
+  for (const ScaleLayout layout : {tensor, vectors_128, squares_128, mx_32, nv_16}) {
+    Encoded e{.rows = 4096,
+              .columns = 768,
+              .format = layout == nv_16 ? e2m1 : e4m3,
+              .layout = layout,
+              .real = true};
+    cases.push_back(case_of(&Table::encode_operand, e, 1, encode_args));
+    e.transposed = true;
+    cases.push_back(case_of(&Table::encode_operand, e, 1, encode_args));
+    e.both = layout != squares_128 && layout != nv_16;
+    if (e.both) cases.push_back(case_of(&Table::encode_operand, e, 1, encode_args));
+  }
   for (Case& made : cases) made.exact = true;
 }
 

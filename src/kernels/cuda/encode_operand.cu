@@ -57,29 +57,45 @@ __device__ inline uint32_t codes_of(LowFormat format, const float (&x)[4]) {
 inline constexpr int kEdge = 128, kFew = 4, kAcross = kEdge / kFew, kStep = kThreads / kAcross;
 inline constexpr int kMostScales = kEdge * kEdge / 16;
 
+// True if rows of that many elements consist of groups of kFew, aligned to so many bytes.
+bool is_whole(int64_t width, const void* p, size_t bytes) {
+  return width % kFew == 0 && reinterpret_cast<uintptr_t>(p) % bytes == 0;
+}
+
+// An operand of x or of its transpose.
+struct Direction {
+  bool transposed;
+  int height, width;  // of a block of x with one scale
+  uint8_t* codes;
+  float* scales;         // null unless the layout's are f32
+  uint8_t* scale_codes;  // likewise u8
+  bool whole;            // rows of codes consist of whole, aligned groups of kFew
+
+  // Block of an element of a tile, by its row and column there.
+  __device__ int block(int i, int j) const { return i / height * (kEdge / width) + j / width; }
+  __device__ int blocks() const { return kEdge / height * (kEdge / width); }
+};
+
 struct Encoding {
   LowFormat format;
   ScaleLayout layout;
   BlockScale rule;
-  bool transposed;
   const Bf16* x;
   const float *scale, *maxima;  // null: none
   int64_t rows, columns;        // of x
-  int height, width;            // of a block of x with one scale
-  uint8_t* codes;
-  float* scales;         // null unless the layout's are f32
-  uint8_t* scale_codes;  // likewise u8
+  bool whole;                   // rows of x consist of whole, aligned groups of kFew
   bool stochastic;
   RoundingChances chances;
-  bool whole, whole_codes;  // rows of x and of codes consist of whole, aligned groups of kFew
+  int count;  // of directions
+  Direction directions[2];
 
-  __device__ int64_t operand_rows() const { return transposed ? columns : rows; }
-  __device__ int64_t depth() const { return transposed ? rows : columns; }
-  // Block of an element of a tile, by its row and column there.
-  __device__ int block(int i, int j) const { return i / height * (kEdge / width) + j / width; }
+  __device__ int64_t operand_rows(const Direction& to) const {
+    return to.transposed ? columns : rows;
+  }
+  __device__ int64_t depth(const Direction& to) const { return to.transposed ? rows : columns; }
   __device__ Vector<Bf16, kFew> load(int64_t row, int64_t column) const {
-    const int64_t count = row < rows ? columns - column : 0;
-    return load_few(x + row * columns + column, count, whole);
+    const int64_t there = row < rows ? columns - column : 0;
+    return load_few(x + row * columns + column, there, whole);
   }
 };
 
@@ -90,15 +106,15 @@ struct TileScales {
 };
 
 // Finds the largest |x| of each block of the tile at (row, column).
-__device__ inline void find_maxima(const Encoding& work, int64_t row, int64_t column,
-                                   TileScales& tile) {
-  const int blocks = kEdge / work.height * (kEdge / work.width), across = kEdge / work.width;
-  for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kThreads) {
+__device__ inline void find_maxima(const Encoding& work, const Direction& to, int64_t row,
+                                   int64_t column, TileScales& tile) {
+  const int across = kEdge / to.width;
+  for (int b = static_cast<int>(threadIdx.x); b < to.blocks(); b += kThreads) {
     tile.most[b] = 0;
     if (work.maxima == nullptr) continue;
-    const int64_t i = row / work.height + b / across, j = column / work.width + b % across;
-    const int64_t grid = (work.columns + work.width - 1) / work.width;
-    if (i * work.height < work.rows && j < grid) tile.most[b] = work.maxima[i * grid + j];
+    const int64_t i = row / to.height + b / across, j = column / to.width + b % across;
+    const int64_t grid = (work.columns + to.width - 1) / to.width;
+    if (i * to.height < work.rows && j < grid) tile.most[b] = work.maxima[i * grid + j];
   }
   __syncthreads();
   if (work.maxima != nullptr) return;
@@ -108,36 +124,34 @@ __device__ inline void find_maxima(const Encoding& work, int64_t row, int64_t co
     float sizes[kFew];
 #pragma unroll
     for (int k = 0; k < kFew; ++k) sizes[k] = fmaxf(0.0f, fabsf(to_float(x.at[k])));  // no NaN
-    const bool one = work.width > 1;
+    const bool one = to.width > 1;
     if (one) sizes[0] = fmaxf(fmaxf(sizes[0], sizes[1]), fmaxf(sizes[2], sizes[3]));
 #pragma unroll
     for (int k = 0; k < kFew; ++k)
       if (k == 0 || !one)
-        atomicMax(reinterpret_cast<unsigned*>(&tile.most[work.block(i, j + k)]),
+        atomicMax(reinterpret_cast<unsigned*>(&tile.most[to.block(i, j + k)]),
                   __float_as_uint(sizes[k]));
   }
   __syncthreads();
 }
 
 // Replaces the maxima by multipliers, and stores the scales of the tile's part of the operand.
-__device__ inline void set_scales(const Encoding& work, int64_t row, int64_t column,
-                                  TileScales& tile) {
-  const int blocks = kEdge / work.height * (kEdge / work.width);
+__device__ inline void set_scales(const Encoding& work, const Direction& to, int64_t row,
+                                  int64_t column, TileScales& tile) {
   const float whole = work.scale == nullptr ? 1.0f : *work.scale;
-  for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kThreads) {
+  for (int b = static_cast<int>(threadIdx.x); b < to.blocks(); b += kThreads) {
     const BlockFactors f = block_factors(work.rule, work.format, tile.most[b], whole);
     tile.most[b] = f.multiplier;
     tile.stored[b] = f.factor;
     tile.codes[b] = static_cast<uint8_t>(f.code);
   }
   __syncthreads();
-  const int64_t rows = work.operand_rows(), depth = work.depth(),
-                first_row = work.transposed ? column : row, along = scaled_depth(work.layout),
-                first = (work.transposed ? row : column) / along,
-                count = (depth + along - 1) / along;
+  const int64_t rows = work.operand_rows(to), depth = work.depth(to),
+                first_row = to.transposed ? column : row, along = scaled_depth(work.layout),
+                first = (to.transposed ? row : column) / along, count = (depth + along - 1) / along;
   const auto block = [&](int r, int64_t b) {
     const int d = static_cast<int>(b * along);
-    return work.transposed ? work.block(d, r) : work.block(r, d);
+    return to.transposed ? to.block(d, r) : to.block(r, d);
   };
   const auto index = [&](int64_t r, int64_t b) {
     return scale_index(work.layout, rows, depth, r, b);
@@ -145,7 +159,7 @@ __device__ inline void set_scales(const Encoding& work, int64_t row, int64_t col
   if (work.layout == ScaleLayout::squares_128) {
     const int64_t end = first + 1 == count ? round_up(count, 4) : first + 1;
     const int64_t b = first + threadIdx.x;
-    if (b < end) work.scales[index(first_row, b)] = b == first ? tile.stored[0] : 0.0f;
+    if (b < end) to.scales[index(first_row, b)] = b == first ? tile.stored[0] : 0.0f;
     return;
   }
   for (int at = static_cast<int>(threadIdx.x); at < kEdge * (kEdge / along); at += kThreads) {
@@ -153,9 +167,9 @@ __device__ inline void set_scales(const Encoding& work, int64_t row, int64_t col
     const int64_t b = at / kEdge;
     const bool there = first_row + r < rows && first + b < count;
     if (work.layout == ScaleLayout::vectors_128) {
-      if (there) work.scales[index(first_row + r, first + b)] = tile.stored[block(r, b)];
+      if (there) to.scales[index(first_row + r, first + b)] = tile.stored[block(r, b)];
     } else if (first + b < round_up(count, 4)) {
-      work.scale_codes[index(first_row + r, first + b)] =
+      to.scale_codes[index(first_row + r, first + b)] =
           there ? tile.codes[block(r, b)] : uint8_t{0};
     }
   }
@@ -184,24 +198,41 @@ __device__ inline uint32_t encode_few(const Encoding& work, const Vector<Bf16, k
 }
 
 // Stores the tile's rows of the operand. codes: of x, a byte each.
-__device__ inline void store_codes(const Encoding& work, int64_t row, int64_t column,
-                                   const uint8_t (&codes)[kEdge][kEdge + kFew]) {
-  const int64_t rows = work.operand_rows(), depth = work.depth(),
-                first_row = work.transposed ? column : row, first = work.transposed ? row : column;
+__device__ inline void store_codes(const Encoding& work, const Direction& to, int64_t row,
+                                   int64_t column, const uint8_t (&codes)[kEdge][kEdge + kFew]) {
+  const int64_t rows = work.operand_rows(to), depth = work.depth(to),
+                first_row = to.transposed ? column : row, first = to.transposed ? row : column;
   const int d = static_cast<int>(threadIdx.x) % kAcross * kFew;
   for (int r = static_cast<int>(threadIdx.x) / kAcross; r < kEdge; r += kStep) {
     if (first_row + r >= rows) break;
     uint32_t some[kFew];
 #pragma unroll
-    for (int k = 0; k < kFew; ++k) some[k] = work.transposed ? codes[d + k][r] : codes[r][d + k];
+    for (int k = 0; k < kFew; ++k) some[k] = to.transposed ? codes[d + k][r] : codes[r][d + k];
     const int64_t at = (first_row + r) * depth + first + d, left = depth - first - d;
     if (work.format != LowFormat::e2m1) {
-      store_few(work.codes + at, some[0] | some[1] << 8 | some[2] << 16 | some[3] << 24, left,
-                work.whole_codes);
+      store_few(to.codes + at, some[0] | some[1] << 8 | some[2] << 16 | some[3] << 24, left,
+                to.whole);
     } else {
-      if (left > 0) work.codes[at / 2] = static_cast<uint8_t>(some[0] | some[1] << 4);
-      if (left > 2) work.codes[at / 2 + 1] = static_cast<uint8_t>(some[2] | some[3] << 4);
+      if (left > 0) to.codes[at / 2] = static_cast<uint8_t>(some[0] | some[1] << 4);
+      if (left > 2) to.codes[at / 2 + 1] = static_cast<uint8_t>(some[2] | some[3] << 4);
     }
+  }
+}
+
+// Writes the codes of the tile, a byte each. scales: multipliers of the blocks of `to`; null: the
+// tensor's scale.
+__device__ inline void encode_tile(const Encoding& work, const Direction& to, int64_t row,
+                                   int64_t column, const TileScales* scales,
+                                   uint8_t (&codes)[kEdge][kEdge + kFew]) {
+  const float scale = work.scale == nullptr ? 1.0f : *work.scale;
+  const int j = static_cast<int>(threadIdx.x) % kAcross * kFew;
+  for (int i = static_cast<int>(threadIdx.x) / kAcross; i < kEdge; i += kStep) {
+    float multipliers[kFew];
+#pragma unroll
+    for (int k = 0; k < kFew; ++k)
+      multipliers[k] = scales == nullptr ? scale : scales->most[to.block(i, j + k)];
+    *reinterpret_cast<uint32_t*>(&codes[i][j]) =
+        encode_few(work, work.load(row + i, column + j), multipliers, row + i, column + j);
   }
 }
 
@@ -210,22 +241,30 @@ __global__ void __launch_bounds__(kThreads) encode_tiles(Encoding work) {
   __shared__ TileScales scales;
   const int64_t row = int64_t{blockIdx.x} * kEdge, column = int64_t{blockIdx.y} * kEdge;
   const bool blocks = work.layout != ScaleLayout::tensor;
-  if (blocks) {
-    find_maxima(work, row, column, scales);
-    set_scales(work, row, column, scales);
+  for (int i = 0; i < work.count; ++i) {
+    const Direction& to = work.directions[i];
+    if (blocks) {
+      find_maxima(work, to, row, column, scales);
+      set_scales(work, to, row, column, scales);
+    }
+    if (blocks || i == 0) encode_tile(work, to, row, column, blocks ? &scales : nullptr, codes);
+    __syncthreads();
+    store_codes(work, to, row, column, codes);
+    __syncthreads();
   }
-  const float scale = work.scale == nullptr ? 1.0f : *work.scale;
-  const int j = static_cast<int>(threadIdx.x) % kAcross * kFew;
-  for (int i = static_cast<int>(threadIdx.x) / kAcross; i < kEdge; i += kStep) {
-    float multipliers[kFew];
-#pragma unroll
-    for (int k = 0; k < kFew; ++k)
-      multipliers[k] = blocks ? scales.most[work.block(i, j + k)] : scale;
-    *reinterpret_cast<uint32_t*>(&codes[i][j]) =
-        encode_few(work, work.load(row + i, column + j), multipliers, row + i, column + j);
-  }
-  __syncthreads();
-  store_codes(work, row, column, codes);
+}
+
+Direction direction_of(const EncodeOperandArgs& args) {
+  const CodedOperand& out = args.out;
+  const QuantizedBlocks blocks = quantization_of(args).out;
+  const bool f32 = out.scales.defined() && out.scales.dtype() == DType::f32;
+  return {.transposed = args.transposed,
+          .height = static_cast<int>(blocks.rows),
+          .width = static_cast<int>(blocks.columns),
+          .codes = address_of<uint8_t>(out.codes),
+          .scales = f32 ? address_of<float>(out.scales) : nullptr,
+          .scale_codes = f32 ? nullptr : address_of<uint8_t>(out.scales),
+          .whole = is_whole(out.codes.size(1), address_of<uint8_t>(out.codes), kFew)};
 }
 
 }  // namespace
@@ -233,34 +272,24 @@ __global__ void __launch_bounds__(kThreads) encode_tiles(Encoding work) {
 // Codes of 8 bits are rounded by the GPU's conversions from compute capability 8.9 on.
 void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
   if (args.x.elements() == 0) return;
-  const CodedOperand& out = args.out;
-  const QuantizeArgs same = quantization_of(args);
-  const bool f32 = out.scales.defined() && out.scales.dtype() == DType::f32;
-  const auto whole = [](int64_t width, const void* p, size_t bytes) {
-    return width % kFew == 0 && reinterpret_cast<uintptr_t>(p) % bytes == 0;
-  };
-  Encoding work{.format = out.format,
-                .layout = out.layout,
-                .rule = same.rule,
-                .transposed = args.transposed,
-                .x = address_of<Bf16>(args.x),
-                .scale = address_of<float>(out.tensor_scale),
-                .maxima = address_of<float>(args.maxima),
-                .rows = args.x.size(0),
-                .columns = args.x.size(1),
-                .height = static_cast<int>(same.out.rows),
-                .width = static_cast<int>(same.out.columns),
-                .codes = address_of<uint8_t>(out.codes),
-                .scales = f32 ? address_of<float>(out.scales) : nullptr,
-                .scale_codes = f32 ? nullptr : address_of<uint8_t>(out.scales),
-                .stochastic = args.stochastic,
-                .chances = rounding_chances("encode_operand", args),
-                .whole = false,
-                .whole_codes = false};
-  work.whole = whole(work.columns, work.x, kFew * sizeof(Bf16));
-  work.whole_codes = whole(out.codes.size(1), work.codes, kFew);
-  const Grid grid{dim3(static_cast<unsigned>(ceil_div(work.rows, kEdge)),
-                       static_cast<unsigned>(ceil_div(work.columns, kEdge)))};
+  const bool two = args.other.codes.defined();
+  const int64_t rows = args.x.size(0), columns = args.x.size(1);
+  const Encoding work{
+      .format = args.out.format,
+      .layout = args.out.layout,
+      .rule = quantization_of(args).rule,
+      .x = address_of<Bf16>(args.x),
+      .scale = address_of<float>(args.out.tensor_scale),
+      .maxima = address_of<float>(args.maxima),
+      .rows = rows,
+      .columns = columns,
+      .whole = is_whole(columns, address_of<Bf16>(args.x), kFew * sizeof(Bf16)),
+      .stochastic = args.stochastic,
+      .chances = rounding_chances("encode_operand", args),
+      .count = two ? 2 : 1,
+      .directions = {direction_of(args), two ? direction_of(of_other(args)) : Direction{}}};
+  const Grid grid{dim3(static_cast<unsigned>(ceil_div(rows, kEdge)),
+                       static_cast<unsigned>(ceil_div(columns, kEdge)))};
   launch("encode_operand", encode_tiles, grid, stream, work);
 }
 

@@ -101,6 +101,7 @@ CodedValues coded_gemm_scratch(const CodedGemmArgs& args, Stream& stream) {
 }
 
 void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
+  if (args.other.codes.defined()) encode_operand(of_other(args), stream);
   QuantizeArgs call = quantization_of(args);
   call.out = encode_operand_scratch(args, stream);
   quantize(call, stream);
