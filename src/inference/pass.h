@@ -41,7 +41,7 @@ struct ForwardPassPlan {
   int64_t encoder_tokens() const;
   bool has_labels() const;
   bool wants_experts() const;
-  // padding: rows behind the others, which have the last one's adapter.
+  // padding: rows after the others, which have the last one's adapter.
   PassAdapters adapters(const models::Model& model, int64_t padding = 0) const;
 };
 

@@ -97,7 +97,7 @@ constexpr std::array kKinds = {
     Row{.name = "sft",
         .kind = Kind::sft,
         .family = Family::ratio,
-        .doc = "mean loss of the tokens of a micro-batch's chosen completions; beside sigmoid: RPO",
+        .doc = "mean loss of the tokens of a micro-batch's chosen completions; with sigmoid: RPO",
         .couples = true},
     Row{.name = "kto",
         .kind = Kind::kto,
@@ -226,7 +226,7 @@ void PreferenceSettings::fields(Fields& f) {
       .of(cpo);
   f.add("alphapo-alpha", &alphapo_alpha,
         "AlphaPO: a log-probability log p becomes (1 - p^-alpha) / alpha in cpo, cpo_hinge, "
-        "cpo_ipo and simpo; 0: stays")
+        "cpo_ipo and simpo; 0: unchanged")
       .of(cpo);
 }
 

@@ -303,10 +303,9 @@ std::string check_base(const RunPlan& plan) {
                "modules_to_save: leave it out of --lora-target, or give --lora-rank in place of "
                "--adapter",
                plan.settings.data.task, module);
-  MG_CHECK(
-      plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
-      "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
-      "--finetune");
+  MG_CHECK(plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
+           "--use-dora starts from the norms of the rows of a trained model: give --model DIR with "
+           "--finetune");
   MG_CHECK(plan.start.weights != nullptr || plan.model->adapter()->trainable_token_indices.empty(),
            "--lora-token-indices begins with the rows of a trained model: give --model DIR with "
            "--finetune");
@@ -350,7 +349,7 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
   for (const auto& [module, adapter] : before) {
     const auto found = now.find(module);
     MG_CHECK(found != now.end(),
-             "the adapter in '{}' has {}, but the run's has not: give the same "
+             "the adapter in '{}' has {}, but the adapter of this run does not: give the same "
              "--lora flags",
              directory.path(), module);
     MG_CHECK(found->second == adapter,

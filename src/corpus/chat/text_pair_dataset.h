@@ -37,7 +37,7 @@ struct InputAndTarget {
 InputAndTarget text_pair_of(const Json& record, const std::string& place,
                             const TextPairReading& reading);
 
-// The tokens of a pair: what the encoder reads; and the target's own with the end behind them,
+// The tokens of a pair: what the encoder reads; and the target's own with the end after them,
 // which are the decoder's labels. It reads the begin and all of them but the end.
 struct TextPairTokens {
   std::vector<int32_t> input, target;
