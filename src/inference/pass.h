@@ -89,7 +89,7 @@ class ForwardPass {
   // Logits after these tokens of the pass.
   Logits logits_after(std::span<const int32_t> tokens);
   // For an encoder, by row: the scores of a text [labels], or of each of its tokens [tokens,
-  // labels] (models::ScoredTokens). Rows do not see each other.
+  // labels] (models::ScoredTokens). Rows do not attend to each other.
   std::vector<std::vector<float>> text_scores();
   // What enters the output head [tokens, H].
   std::vector<std::vector<float>> hidden();

@@ -99,10 +99,12 @@ void DataSettings::fields(Fields& f) {
   f.add("center-rewards-coefficient", &center_rewards_coefficient,
         "weight of the squared sum of a pair's two scores in the loss of --task reward, which "
         "keeps scores near 0");
-  f.add("chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
-        "how chats (or texts, or pairs of them) are packed into rows of --seq-length tokens, where "
-        "they do not see each other: bfd (best fit, longest first; longer ones are cut), bfd_split "
-        "(longer ones are split), wrapped (a stream cut into rows), none (a row for each)");
+  f.add(
+      "chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
+      "how chats (or texts, or pairs of them) are packed into rows of --seq-length tokens (those "
+      "in one row do not attend to each other): bfd (best fit, longest first; longer ones are "
+      "cut), bfd_split (longer ones are split), wrapped (a stream cut into rows), none (a row for "
+      "each)");
   f.add("chat-truncation", &chat_truncation, {"keep_start", "keep_end"},
         "which tokens of a chat or text longer than --seq-length are kept");
   f.add("chat-template", &chat_template,

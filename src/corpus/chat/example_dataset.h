@@ -1,4 +1,4 @@
-// A data set of packed rows of examples, whose documents do not see each other.
+// A data set of packed rows of examples, whose documents do not attend to each other.
 #pragma once
 
 #include <fmt/core.h>
