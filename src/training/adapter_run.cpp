@@ -357,10 +357,11 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
              directory.path(), module, text_of(adapter), text_of(found->second));
   }
   for (const auto& [module, adapter] : now)
-    MG_CHECK(before.contains(module),
-             "the adapter in '{}' does not have {}, but the run's has: "
-             "give the same --lora flags",
-             directory.path(), module);
+    MG_CHECK(
+        before.contains(module),
+        "the adapter in '{}' does not have {}, but the adapter of this run does: give the same "
+        "--lora flags",
+        directory.path(), module);
 }
 
 }  // namespace megatron::training

@@ -193,7 +193,7 @@ class ContinuedScan {
     }
   }
 
-  // The state before a chunk that goes on in a later piece.
+  // The state before a chunk that continues in a later piece.
   void keep_state(const ChunkPart& part, int64_t head, const N* state,
                   const HeadWork<N>& work) const {
     N* const to = slot_state(part.slot, head);
