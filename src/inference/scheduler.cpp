@@ -97,7 +97,7 @@ int64_t Scheduler::width() const {
   return sum;
 }
 
-// Makes the sequences of the requests' beams those of their last step.
+// Gives the requests with beams the sequences that their last search step chose.
 void Scheduler::follow_searches() {
   std::vector<Due> searched;
   for (const auto& [due, s] : running_) {

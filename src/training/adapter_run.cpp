@@ -86,14 +86,14 @@ std::set<std::string> transposed_tensors(const models::Model& model) {
   return transposed;
 }
 
-// What a new adapter takes from the rows of the model's matrices.
+// Initial values of a new adapter that come from rows of the model's matrices.
 class StoredRows {
  public:
   StoredRows(const models::LoraConfig& config, const checkpoint::ModelDirectory& directory,
              std::set<std::string> transposed)
       : config_(config), directory_(directory), transposed_(std::move(transposed)) {}
 
-  // Lengths of the rows of a matrix [rows,in], or of the columns of one that is stored [in,rows].
+  // Norms of the rows of a matrix [rows,in], or of the columns of one that is stored [in,rows].
   std::vector<double> lengths(const std::string& weight, const std::string& stored,
                               int64_t rows) const {
     const int64_t columns = directory_.find(stored)->shape.elements() / rows;
