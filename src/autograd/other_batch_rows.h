@@ -1,4 +1,4 @@
-// The rows whose tokens key random numbers, where products read others than the batch's.
+// Rows that key random numbers for products whose rows are not those of the batch.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace megatron {
 
-// While it exists, adapters drop elements of other rows than those of the tape's batch, and
-// gradients are rounded by their random numbers: an encoder's texts and experts have rows of their
-// own. It has no effect in a pass without batch_rows().
+// While it exists, the dropout of adapters and stochastic rounding of gradients use these rows
+// instead of those of the tape's batch: an encoder's texts and experts have rows of their own. It
+// has no effect in a pass without batch_rows().
 class OtherBatchRows {
  public:
   OtherBatchRows(Tape& tape, std::shared_ptr<const BatchRows> rows)

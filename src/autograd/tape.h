@@ -129,11 +129,11 @@ class Tape {
     return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
   }
   bool recording() const { return mode_ == Mode::record; }
-  // Whether adapters act (ops/low_rank.h); false: the model is what it is without them.
+  // True if adapters are applied (ops/low_rank.h); false: the model computes as without them.
   bool adapts() const { return adapts_; }
   void leave_out_adapters() { adapts_ = false; }
-  // In a training pass: the rows of products, for the dropout of adapters and for rounding by
-  // chance. Backward of a node has those with which it was recorded. Null: none.
+  // In a training pass: the rows of products, for the dropout of adapters and for stochastic
+  // rounding. A node's backward uses those that were set when it was recorded. Null: none.
   void set_batch_rows(std::shared_ptr<const BatchRows> rows) { batch_rows_ = std::move(rows); }
   void set_batch_rows(BatchRows rows) {
     set_batch_rows(std::make_shared<const BatchRows>(std::move(rows)));
@@ -196,7 +196,7 @@ class Tape {
   // whose backward needs one has them recomputed.
   using Names = std::initializer_list<std::string_view>;
   Bundle recompute(const Bundle& in, const SpanFunction& forward, Names remade = {});
-  // Strategy by which recompute() keeps its input if nothing is remade; default: unchanged.
+  // How recompute() stores its input if `remade` is empty; default: as it is.
   using Keeper = std::function<std::shared_ptr<Source>(Tape&, const Tensor&)>;
   void keep_inputs(Keeper keeper) { keeper_ = std::move(keeper); }
 

@@ -37,7 +37,7 @@ inline int character_size(char lead) {
 char32_t character_at(std::string_view text, size_t position);
 size_t character_start_before(std::string_view text, size_t position);
 
-// Returns the character at `position` and moves `position` behind it; U+FFFD for each maximal
+// Returns the character at `position` and moves `position` after it; U+FFFD for each maximal
 // invalid part.
 char32_t next_character(std::string_view text, size_t& position);
 

@@ -21,8 +21,8 @@ class GenerateMeasures {
   // and its share of what the machine allows, and returns tokens/s. Other programs may use the
   // memory too, so its bandwidth is measured before and after.
   double decode(int64_t prompt, int64_t count, int64_t sequences, plan::BandwidthMeter& memory);
-  // Decodes `sequences` at once with an adapter each, of all matrices with rank `rank`, and
-  // without, alternately.
+  // Decodes `sequences` at once, alternately with an adapter for each sequence and without any. The
+  // adapters are of rank `rank` and change all matrices.
   void adapters(int64_t prompt, int64_t count, int64_t sequences, int64_t rank);
   // Measures a prompt's tokens/s and its share of the GEMM peak, next to that of training's forward
   // pass.

@@ -151,7 +151,7 @@ class Counter final : public comm::TrafficListener {
 
 struct ParallelRun {
   double seconds = 0, processor = 0, loss = 0;
-  double sent = 0;  // by rank 0
+  double sent = 0;  // bytes sent by rank 0
 };
 
 // Waits for parameters that are gathered during the compute.

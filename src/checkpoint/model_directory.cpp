@@ -74,9 +74,9 @@ std::string base_of(const Json& adapter, const std::string& path, const ReadingO
   for (const std::string& candidate : {base, path + "/" + base})
     if (fs::is_directory(candidate, error)) return candidate;
   fail(
-      "'{}/{}' names '{}' as its base model, and there is no such directory here or beside the "
-      "adapter: give the model's directory (--load, or --model in training) and this one with "
-      "--adapter",
+      "'{}/{}' names '{}' as its base model, and there is no such directory relative to this "
+      "directory or to the adapter's: give the model's directory (--load, or --model in training) "
+      "and this one with --adapter",
       path, kAdapterConfig, base);
 }
 

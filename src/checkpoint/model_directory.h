@@ -53,11 +53,11 @@ class ModelDirectory {
   const std::string& path() const { return path_; }
   // config.json, without quantization_config; that of an adapter's base model has
   // adapter_config.json under the key kAdapterConfig. An adapter that brings a head (task_type
-  // SEQ_CLS, TOKEN_CLS, QUESTION_ANS) may have a config.json of its own, which counts.
+  // SEQ_CLS, TOKEN_CLS, QUESTION_ANS) may have a config.json of its own, which is used instead.
   const Json& config() const { return config_; }
   bool is_adapter() const { return !base_path_.empty(); }
-  // The directory of config.json and, of an adapter that has no tokenizer, of the tokenizer's
-  // files.
+  // The directory that contains config.json; for an adapter the base model's, which also contains
+  // the tokenizer if the adapter has none.
   const std::string& base_path() const { return is_adapter() ? base_path_ : path_; }
   // Names of the files of path() with configuration and weights.
   std::string_view config_file() const { return is_adapter() ? kAdapterConfig : kConfig; }

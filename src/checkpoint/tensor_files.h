@@ -58,7 +58,7 @@ class TensorFiles {
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
   std::map<std::string, std::unique_ptr<PackedTensor>, std::less<>> packed_;
-  // By the stored values: the tensors that they represent.
+  // Key: stored values of a quantized tensor; value: the tensor that they represent.
   std::map<const TensorInfo*, const TensorInfo*> packed_values_;
 };
 

@@ -14,7 +14,7 @@
 namespace megatron::cli {
 namespace {
 
-// The model's directory gives the first weights; a run that is started again goes on from its own
+// The model's directory gives the initial weights; a run that is started again resumes from its own
 // checkpoints.
 void complete(settings::TrainSettings& s) {
   settings::CheckpointSettings& c = s.checkpoint;
@@ -74,8 +74,8 @@ int fine_tune(const ExampleCommand& command, const Arguments& arguments) {
   fields.begin_group("data");
   fields
       .add("show", &shown,
-           "print this many examples as the model reads them, with what carries loss in green (in "
-           "[[ ]] if the output is no terminal), and end")
+           "print this many examples as the model reads them, with the tokens that carry loss in "
+           "green (in [[ ]] if the output is not a terminal), and exit")
       .within(1, 1'000'000);
   fields.common({"show", "epochs", "chat-packing", "chat-truncation", "save"});
   for (const std::string_view name : command.common) fields.find(std::string(name))->common = true;
@@ -120,9 +120,9 @@ int dpo(const Arguments& arguments) {
   return fine_tune(
       {.name = "dpo",
        .description =
-           "Trains a model on preferences between completions of a prompt (DPO and its kin: "
-           "--preference-loss): --model DIR gives the first weights, which are also those of the "
-           "reference model, the tokenizer and the chat template; --data-path FILE the "
+           "Trains a model on preferences between completions of a prompt, with DPO or another "
+           "--preference-loss. --model DIR gives the initial weights (by default also those of the "
+           "reference model), the tokenizer and the chat template; --data-path FILE gives the "
            "preferences. All other flags are those of megatron train.",
        .data =
            "files of prompts with a chosen and a rejected completion, or with one completion and "
@@ -135,9 +135,9 @@ int reward(const Arguments& arguments) {
   return fine_tune(
       {.name = "reward",
        .description =
-           "Trains a reward model, which gives each text a score, from pairs of texts of which one "
-           "was preferred: --model DIR gives a language model, whose output layer a score takes "
-           "the place of, and the tokenizer and chat template; --data-path FILE the pairs. All "
+           "Trains a reward model, which gives each text a score, on pairs of texts of which one "
+           "is preferred. --model DIR gives a language model, whose output layer is replaced by a "
+           "score, and the tokenizer and chat template; --data-path FILE gives the pairs. All "
            "other flags are those of megatron train.",
        .data =
            "files of pairs of a chosen and a rejected text or chat, as JSON lines or JSON arrays",
@@ -149,9 +149,9 @@ int classify(const Arguments& arguments) {
   return fine_tune(
       {.name = "classify",
        .description =
-           "Trains a classifier of texts: --model DIR gives a language model, whose output layer a "
-           "score for each class takes the place of, and the tokenizer; --data-path FILE the texts "
-           "and their labels. All other flags are those of megatron train.",
+           "Trains a classifier of texts. --model DIR gives a language model or an encoder, whose "
+           "output layer is replaced by a score for each class, and the tokenizer; --data-path "
+           "FILE gives the texts and their labels. All other flags are those of megatron train.",
        .data = "files of texts or chats with labels, as JSON lines or JSON arrays",
        .common = {"labels"}},
       arguments);
@@ -161,9 +161,9 @@ int token_classification(const Arguments& arguments) {
   return fine_tune(
       {.name = "token-classification",
        .description =
-           "Trains an encoder to give each word of a text a label, such as the names in it: "
-           "--model DIR gives the encoder, whose output layer a score for each label takes the "
-           "place of, and the tokenizer; --data-path FILE the words and their labels. All other "
+           "Trains an encoder to label each word of a text, for example to recognize names. "
+           "--model DIR gives the encoder, whose output layer is replaced by a score for each "
+           "label, and the tokenizer; --data-path FILE gives the words and their labels. All other "
            "flags are those of megatron train.",
        .data = "files of words with labels (tokens, ner_tags), as JSON lines or JSON arrays",
        .common = {"labels"}},
@@ -174,10 +174,10 @@ int question_answering(const Arguments& arguments) {
   return fine_tune(
       {.name = "question-answering",
        .description =
-           "Trains an encoder to find the answer to a question in a text: --model DIR gives the "
-           "encoder, whose output layer two scores of each token take the place of (an answer's "
-           "first and last token), and the tokenizer; --data-path FILE the questions. All other "
-           "flags are those of megatron train.",
+           "Trains an encoder to find the answer to a question in a text. --model DIR gives the "
+           "encoder, whose output layer is replaced by two scores for each token (that the answer "
+           "begins and that it ends there), and the tokenizer; --data-path FILE gives the "
+           "questions. All other flags are those of megatron train.",
        .data =
            "files of questions with their contexts and answers (question, context, answers), as "
            "JSON lines or JSON arrays",
@@ -189,10 +189,10 @@ int seq2seq(const Arguments& arguments) {
   return fine_tune(
       {.name = "seq2seq",
        .description =
-           "Trains an encoder-decoder (T5 and its kin) to write a text for another, such as a "
-           "translation, a summary or an answer: --model DIR gives the first weights and the "
-           "tokenizer, --data-path FILE the pairs of texts. The target's tokens and its end carry "
-           "loss. All other flags are those of megatron train.",
+           "Trains an encoder-decoder (such as T5) to write a target text for an input text, for "
+           "example a translation, a summary or an answer. --model DIR gives the initial weights "
+           "and the tokenizer, --data-path FILE the pairs of texts. The target's tokens and its "
+           "end-of-sequence token carry loss. All other flags are those of megatron train.",
        .data =
            "files of pairs of texts (input and target, or prompt and completion), as JSON lines or "
            "JSON arrays",

@@ -43,7 +43,7 @@ int plan(const Arguments& arguments) {
   fields.add("moe-skew", &options.expert_skew,
              "expected load imbalance of experts: load of the fullest expert-parallel rank (on one "
              "rank: of the fullest expert) over the mean, as in the metric expert_load of a run; "
-             "default 1, balanced. The worst case is shown beside it");
+             "default 1, balanced. The plan also shows the worst case");
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks (one process each) per machine of a multi-machine run, as in torchrun; "

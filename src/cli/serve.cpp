@@ -226,7 +226,7 @@ struct Served {
     const inference::AdapterMemory& memory =
         ranks_of_model.reserve_adapters(base, adapters.most, s.max_lora_rank, directories);
     const int64_t bytes = memory.adapters() * memory.bytes_of_one();
-    log::info("adapters: {} are reserved{} for {} (--max-loras) and one that replaces another",
+    log::info("adapters: {} are reserved{} for {} (--max-loras) and one more for replacing one",
               format_bytes(static_cast<double>(bytes)),
               ranks_of_model.count() == 1 ? "" : " on each rank", adapters.most);
     int64_t& host = s.server.memory;

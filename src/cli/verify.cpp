@@ -97,8 +97,8 @@ int verify(const Arguments& arguments) {
              "compare the weights and config.json with those of this directory, tensor by tensor");
   std::optional<std::string> models;
   fields.add("models", &models,
-             "directory with the models of folders with beam searches, by name; default: hf beside "
-             "the folder");
+             "for a folder of beam searches: directory that contains their models, by name; "
+             "default: hf next to that folder");
   std::optional<double> tolerance;
   fields.add("tolerance", &tolerance,
              fmt::format("with --against: max relative difference of a tensor, |a - b| / |b| "

@@ -15,7 +15,7 @@ namespace megatron::comm {
 // with fixed random weights w and v. The first term telescopes if the digests are equal.
 uint64_t share_of_agreement(const CallHeader& header, int rank, int size);
 
-// Serialises a header to bytes, and back. The counts of the unpacked header are stored in `counts`.
+// Serializes a header to bytes, and back. The counts of the unpacked header are stored in `counts`.
 std::string packed(const CallHeader& header);
 CallHeader unpacked(std::string_view bytes, std::vector<int64_t>& counts);
 

@@ -18,7 +18,7 @@ namespace {
 // Number of polls before a thread sleeps. Each yields the core.
 constexpr int kPollsOfQueue = 64;
 
-// A call with what it refers to.
+// A call with copies of the name and the counts that it refers to.
 struct KeptCall {
   explicit KeptCall(GroupCall given)
       : call(std::move(given)),

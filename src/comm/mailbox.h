@@ -22,7 +22,7 @@ struct Message {
 
 // First in, first out; buffers are reused for later messages. The number in flight depends on
 // timing, so buffers are allocated ahead: several with the first message, and as many again
-// whenever all are in use. Not synchronised.
+// whenever all are in use. Not synchronized.
 class Mailbox {
  public:
   bool empty() const { return queue_.empty(); }

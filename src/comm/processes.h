@@ -46,7 +46,7 @@ Launch find_mpi_launch(const Variable& variable);
 Variable environment();  // of this process
 
 // The processes of a run. One object per process, made before threads are started. If a launcher
-// started more than one, MPI is initialised, and finalized by the destructor; but processes that
+// started more than one, MPI is initialized, and finalized by the destructor; but processes that
 // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT give their places (torchrun, Kubernetes) meet over
 // TCP (comm/tcp/star.h). Groups may be used from any thread, each by one thread at a time, and
 // split() by one thread of the process at a time. A waiting rank yields its core. A process that is

@@ -182,7 +182,7 @@ void check_segments(const HostBatch& host) {
   }
 }
 
-// Two-sided attention would see the documents behind a token's own.
+// Two-sided attention would see the documents after a token's own.
 void check_two_sided(const HostBatch& host, bool two_sided, std::string_view family) {
   MG_CHECK(!two_sided || host.segment_starts.empty() || !host.segment_ends.empty(),
            "a batch has segment starts and no segment ends, but the attention of {} sees later "

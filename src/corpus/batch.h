@@ -19,7 +19,7 @@ struct HostBatch {
   // The texts that the encoder of an encoder-decoder reads, one for each sequence, without labels
   // and masks; or null.
   std::shared_ptr<const HostBatch> encoder;
-  // [B*S]. The position -1 is that of padding in a table whose texts begin behind it
+  // [B*S]. The position -1 is that of padding in a table whose texts begin after it
   // (ModelFacts::position_offset); other tables have none.
   std::vector<int32_t> tokens, positions, labels;
   std::vector<int32_t> token_types;  // [B*S]: index in the model's table of types; empty: 0
@@ -78,13 +78,13 @@ void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 class DeviceBatch {
  public:
   // sources: number of sources by which losses are logged, or 0. recorded: the work of a
-  // micro-batch is recorded and repeated with others, and so the sizes of its messages are fixed.
+  // micro-batch is recorded and replayed for others, so its messages must have fixed sizes.
   explicit DeviceBatch(Runtime& runtime, DType model_type, int64_t sources = 0,
                        bool recorded = false)
       : runtime_(runtime), type_(model_type), sources_(sources), recorded_(recorded) {}
   // Throws Error naming a token, label or position that the model does not have, or a segment that
-  // begins after its token, or ends before it begins. loss_scale: factor of the weights;
-  // of_sequences: one more for each sequence, or none.
+  // begins after its token, or ends before it begins. loss_scale: factor of the loss weights;
+  // of_sequences: a further factor for each sequence; may be empty.
   const nn::Batch& fill(const HostBatch& host, const models::Model& model,
                         settings::LossScope scope, double loss_scale = 1,
                         std::span<const double> of_sequences = {});
@@ -98,13 +98,14 @@ class DeviceBatch {
   int64_t sources_;
   bool recorded_;
   void allocate(const HostBatch& host, const models::ModelFacts& model);
-  // What the model reads, without labels and weights.
+  // Fills what the model reads, but not labels and loss weights.
   void fill_inputs(const HostBatch& host, const models::Model& model);
   void fill_encoder(const HostBatch& host, const models::Model& model);
   void fill_losses(const HostBatch& host, const models::Model& model, settings::LossScope scope,
                    double loss_scale, std::span<const double> of_sequences);
   void fill_embedding(const HostBatch& host, const models::ModelFacts& model);
-  // Tokens [tokens] with labels, those of which this is true, in memory for all of them.
+  // Lists those of `tokens` tokens for whose index counts() is true, with their labels. memory: is
+  // allocated for all tokens.
   parallel::LabelledTokens listed(parallel::LabelledTokens& memory,
                                   const std::vector<int32_t>& labels, int64_t tokens,
                                   const std::function<bool(size_t)>& counts);
@@ -116,7 +117,7 @@ class DeviceBatch {
   void fill_segments(const HostBatch& host);
 
   nn::Batch batch_;
-  std::unique_ptr<DeviceBatch> encoder_;  // made when a batch has texts for an encoder
+  std::unique_ptr<DeviceBatch> encoder_;  // created for the first batch with texts for an encoder
   // Tokens with a label: memory for all of a batch.
   parallel::LabelledTokens labelled_, pairs_;
   bool lists_pairs_ = false;     // the model has a head for pairs

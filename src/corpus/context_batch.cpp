@@ -77,7 +77,7 @@ void fill_run_starts(ExchangedTokens& tokens, const TokenLayout& layout, const V
   Values of_runs, extended;
   for (int64_t s = 0; s < layout.sequences; ++s) {
     for (const TokenLayout::Run& run : layout.runs(layout.rank)) {
-      // The rows before a run are of its first token's document, or of one before it.
+      // The rows before a run belong to the document of its first token or to an earlier one.
       const int32_t first = starts[static_cast<size_t>(s * layout.length + run.begin)] -
                             static_cast<int32_t>(run.begin) + kHalo;
       for (int32_t i = 0; i < kHalo; ++i) extended.push_back(i < first ? 0 : std::max(first, 0));

@@ -7,12 +7,12 @@
 
 namespace megatron::corpus {
 
-// Allocates the tensors, and fills those that do not depend on documents. reaches: of the model's
-// attention layers whose ranks pass only the keys that their queries see.
+// Allocates the tensors, and fills those that do not depend on documents. reaches: reaches of
+// attention layers whose ranks exchange only the keys that queries see.
 void allocate_context(Runtime& runtime, const HostBatch& host,
                       std::span<const parallel::AttentionReach> reaches,
                       parallel::ContextTokens& tokens);
-// Fills those that depend on documents: they decide which tokens a rank holds.
+// Fills the tensors that depend on documents, which decide which tokens a rank holds.
 void fill_context(Runtime& runtime, const HostBatch& host, parallel::ContextTokens& tokens);
 
 }  // namespace megatron::corpus

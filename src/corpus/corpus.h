@@ -46,9 +46,9 @@ void check_masks(const settings::DataSettings& settings, const Vocabulary& vocab
 
 // Opens the data that the settings name: mock data, one prefix or a blend, for all splits or each.
 // samples: number requested from each set; none: one pass; 0: the set is not opened. extended: as
-// in data::BlendRequest. several_valid: the data sets of a separate validation list are kept apart.
-// Throws Error for more than one source of data, token ids beyond the vocabulary, and more files
-// than this machine can map.
+// in data::BlendRequest. several_valid: the data sets of a separate validation list are not
+// blended. Throws Error for more than one source of data, token ids beyond the vocabulary, and more
+// files than this machine can map.
 Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& vocabulary,
                    int64_t seq_length, int64_t seed,
                    const std::array<std::optional<int64_t>, 3>& samples, bool several_valid = false,
@@ -74,9 +74,9 @@ std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
 // Reads samples of a set as micro-batches of sequences of one length.
 class BatchReader {
  public:
-  // layout: of every batch, except for its number of sequences; the texts of an encoder have the
-  // length of the set's. two_sided: batches with documents
-  // get segment_ends, which a model with two-sided attention needs.
+  // layout: of every batch, except for its number of sequences; an encoder's texts have the length
+  // of the set's. two_sided: batches with documents get segment_ends, which a model with two-sided
+  // attention needs.
   BatchReader(const data::Dataset& set, parallel::TokenLayout layout, bool two_sided = false)
       : set_(set), layout_(std::move(layout)), two_sided_(two_sided) {}
   // Fills `batch` with samples `indices`; an index is also the number of its sample in the run.

@@ -10,7 +10,7 @@ std::vector<double> embedding_factors(const HostBatch& batch, int64_t mask_token
   const auto length = static_cast<size_t>(whole.layout.length);
   std::vector<double> factors(whole.tokens.size());
   for (size_t begin = 0, end = 0; begin < factors.size(); begin = end) {
-    int64_t tokens = 0, masks = 0;  // without hidden ones, which are behind the segment's end
+    int64_t tokens = 0, masks = 0;  // without hidden ones, which are after the segment's end
     const auto hidden = [&](size_t t) {
       return !ends.empty() && static_cast<int32_t>(t % length) > ends[begin];
     };

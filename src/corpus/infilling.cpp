@@ -37,9 +37,10 @@ std::shared_ptr<const data::Infilling> open_infilling(const settings::DataSettin
   if (!s.fim_data) return nullptr;
   MG_CHECK(vocabulary.tokenizer != nullptr && !vocabulary.directory.empty(),
            "--fim-data cuts texts, but the tokenizer has no text: give --tokenizer-model");
-  MG_CHECK(!settings.megatron_data_order,
-           "--megatron-data-order has the draws of --fim-data depend on the order in which samples "
-           "are read, and so a run on its ranks and on where it was resumed: leave it out");
+  MG_CHECK(
+      !settings.megatron_data_order,
+      "--megatron-data-order makes the random draws of --fim-data depend on the order in which "
+      "samples are read, so that a run depends on the ranks and on resuming: leave it out");
   MG_CHECK(s.split_sample.has_value() == s.fragment_rate.has_value(),
            "--fim-split-sample (the token between the fragments of a document) and "
            "--fim-fragment-rate (the share of them that is rearranged) belong together, but only "

@@ -54,7 +54,7 @@ class MockExamples final : public data::BertExamples {
 
  private:
   int64_t length_;
-  int64_t first_end_;  // position of the [SEP] behind the first text
+  int64_t first_end_;  // position of the [SEP] after the first text
   int64_t vocabulary_;
   double masked_;
   uint64_t seed_;

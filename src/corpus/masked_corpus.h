@@ -9,7 +9,7 @@ namespace megatron::corpus {
 
 // The data sets of --data-path (or --train-data-path, ...), token files with a sequence per
 // sentence (preprocess --split-sentences), as data/bert_dataset.h makes samples of them: pairs of
-// texts for a model with a head for pairs. A row has one sample; the padding behind it sees only
+// texts for a model with a head for pairs. A row has one sample; the padding after it sees only
 // itself and is seen by none. Throws Error like open_corpus(), and for a tokenizer without the
 // tokens of BERT's samples and a validation set that is read completely.
 Corpus open_masked(const ExampleFiles& files, const models::ModelFacts& model);

@@ -77,7 +77,7 @@ class MockSpans final : public data::T5Examples {
   int64_t samples_;
 };
 
-// Writes a text of these tokens, and padding behind it.
+// Writes a text of these tokens, and padding after it.
 void place_text(const std::vector<int64_t>& text, int64_t length, int64_t pad,
                 std::vector<int64_t>& tokens, std::vector<int64_t>& positions,
                 std::vector<int32_t>& segment_begin) {
@@ -127,7 +127,7 @@ void warn_of_few_sentinels(int64_t sentinels, const data::T5DatasetConfig& confi
     log::warning(
         "a sample of {} tokens can have up to {} masked spans (--mask-prob {}), and the vocabulary "
         "has {} sentinels: a sample with more spans than that, which is rare, would end the run. "
-        "More are added by --vocab-extra-ids",
+        "--vocab-extra-ids adds more",
         config.sequence_length, most, config.masking.probability, sentinels);
 }
 

@@ -6,14 +6,15 @@
 
 namespace megatron::corpus {
 
-// The data sets of --data-path (or --train-data-path, ...), as data/t5_dataset.h makes samples of
-// their sentences. Throws Error like open_sentences(), for a tokenizer without the tokens of T5's
-// samples, and if it has too few sentinels for one of the first samples, or the decoder no room.
+// The data sets of --data-path (or --train-data-path, ...), of whose sentences data/t5_dataset.h
+// makes samples. Throws Error like open_sentences(); for a tokenizer without the tokens of T5's
+// samples; and if one of the first samples has more spans than the tokenizer has sentinels, or does
+// not fit the decoder's length.
 Corpus open_spans(const ExampleFiles& files);
 
-// Samples as rows: a text of `lengths.encoder` tokens, and beside it the decoder's of
-// `lengths.tokens`, both padded with `pad`. Padding sees only itself, and of the encoder's text its
-// first token; nothing sees it.
+// Samples as rows: a text of `lengths.encoder` tokens for the encoder and one of `lengths.tokens`
+// for the decoder, both padded with `pad`. Padding attends only to itself, and the decoder's also
+// to the first token of the encoder's text; nothing attends to padding.
 class SpanRows final : public SentenceRows {
  public:
   SpanRows(std::shared_ptr<const data::T5Examples> examples, const models::TextLength& lengths,

@@ -118,7 +118,7 @@ void BertDataset::read_padded(int64_t k, PaddedBertSample& sample,
   sample.types.resize(length, megatron ? pad_ : 0);
   sample.padding_mask.resize(length, 0);
   if (!megatron) return;
-  // Megatron-LM recognises padding by its id.
+  // Megatron-LM recognizes padding by its id.
   for (size_t i = 0; i < length; ++i) {
     if (sample.text[i] == pad_) sample.padding_mask[i] = pad_;
     if (sample.text[i] == pad_) sample.text[i] = 0;

@@ -83,10 +83,9 @@ class ExampleBlend final : public ExampleSource<Example> {
 };
 
 // Builds the data set of a list with one prefix and no weights, or the blend of a weighted list.
-// open(prefix, samples, extended): a part, of at least as many samples; extended: samples that are
-// served, if more, behind the others. surplus: extra samples that are built
-// for each part, relative to its share. Throws Error for several prefixes without weights: each
-// needs a number of samples.
+// open(prefix, samples, extended) opens a part with at least `samples` samples that serves
+// `extended` if that is more. surplus: extra samples that are built for each part, relative to its
+// share. Throws Error for several prefixes without weights: each needs a number of samples.
 template <class Example, class Open>
 std::shared_ptr<const ExampleSource<Example>> build_examples(const BlendList& list,
                                                              std::optional<int64_t> samples,

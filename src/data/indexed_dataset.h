@@ -133,8 +133,8 @@ class IndexedDataset : public TokenSource {
 };
 
 // Writes a pair of token files. Nothing is visible under their names before finalize(), which
-// publishes first .bin and then .idx atomically; a builder that is destroyed earlier leaves nothing
-// behind. Memory does not grow with the number of sequences and documents.
+// publishes first .bin and then .idx atomically; a builder that is destroyed earlier leaves no
+// files. Memory does not grow with the number of sequences and documents.
 class IndexedDatasetBuilder {
  public:
   // dtype: an integer type. A multimodal file stores one mode per sequence.

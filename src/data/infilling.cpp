@@ -100,7 +100,8 @@ Infilling::Infilling(std::shared_ptr<const tokenizers::Tokenizer> tokenizer, Inf
   check_tokenizer();
 }
 
-// A text before each other one, if the tokenizer puts a space in front of texts.
+// Finds a text to put before each text that is tokenized, if the tokenizer adds a space at the
+// beginning of texts.
 void Infilling::find_prefix() {
   Ids ids = tokenizer_->encode("a");
   const Ids again = ids;
@@ -110,14 +111,14 @@ void Infilling::find_prefix() {
   before_ids_ = tokenizer_->encode(before_);
 }
 
-// Throws Error if a text that is decoded and tokenized again is another.
+// Throws Error if tokenizing and decoding changes a text.
 void Infilling::check_tokenizer() const {
   constexpr std::string_view kText = "if  Abc : x , y . \"z\"";
   std::vector<int64_t> ids;
   encode(kText, ids);
   const std::string again = decode(Ids(ids.begin(), ids.end()));
   MG_CHECK(again == kText,
-           "--fim-data decodes parts of documents and tokenizes them anew, but the tokenizer "
+           "--fim-data decodes parts of documents and tokenizes them again, but the tokenizer "
            "changes texts: '{}' becomes '{}'; use one that keeps them, such as a byte-level BPE",
            kText, again);
 }

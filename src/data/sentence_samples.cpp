@@ -98,10 +98,9 @@ void SentenceSamples::warn_of_long_sentences(const SentenceRequest& request) con
   }
   if (2 * cut <= documents_) return;
   log::warning(
-      "{}: {} of the {} documents of the {} split are one sentence of more than {} tokens, of "
-      "which "
-      "the rest is never read. Tokenize the text with megatron preprocess --split-sentences, or "
-      "divide what has no sentences into shorter documents",
+      "{}: {} of the {} documents of the {} split are one sentence of more than {} tokens, and the "
+      "tokens beyond these are never read. Tokenize the text with megatron preprocess "
+      "--split-sentences, or divide text without sentences into shorter documents",
       path(), cut, documents_, name(request.split), request.tokens);
 }
 

@@ -19,9 +19,9 @@ struct SentenceRequest {
   Split split = Split::train;
   std::optional<std::string> shares;  // of the documents; none: the source is a single split
   std::optional<int64_t> samples;     // fewest samples; must be given
-  // Number of samples served, if more. Those behind the samples that are built otherwise are of 1,
-  // 2, 4 ... whole epochs, each shuffled by a seed of its own, so that the first ones keep their
-  // order.
+  // Number of samples to serve, if it exceeds `samples`. The additional ones come from groups of 1,
+  // 2, 4 ... whole epochs, each shuffled with its own seed, so that the samples before them keep
+  // their order.
   int64_t extended = 0;
   int64_t tokens = 0;   // most tokens of a sample
   int64_t seed = 1234;  // in [1, 2^31 - 2]

@@ -111,7 +111,7 @@ void T5Dataset::read_padded(int64_t k, PaddedT5Sample& sample,
   sample.text_dec.resize(static_cast<size_t>(config_.decoder_length), pad_);
   sample.labels.resize(static_cast<size_t>(config_.decoder_length), -1);
   if (!config_.megatron_data_order) return;
-  // Megatron-LM recognises padding by its id.
+  // Megatron-LM recognizes padding by its id.
   for (auto* tokens : {&sample.text_enc, &sample.text_dec, &sample.labels})
     std::ranges::replace(*tokens, pad_, int64_t{0});
 }

@@ -9,9 +9,9 @@
 
 namespace megatron::data {
 
-// Around the texts of a decoder that has an encoder.
+// Special tokens of the texts that the decoder of an encoder-decoder reads and writes.
 struct DecoderTokens {
-  int64_t begin = 0, end = 0, pad = 0;  // first token of a text; its last label; behind them
+  int64_t begin = 0, end = 0, pad = 0;  // first token of a text; its last label; padding after it
 };
 // The tokenizer's beginning of sequence, or else [CLS], or else padding; -1: it has none of them.
 int64_t tokenizer_start(const BertTokens& roles);

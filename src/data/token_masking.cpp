@@ -22,7 +22,7 @@ void check_masking(const MaskingOptions& o) {
   MG_CHECK(o.max_ngram >= 1 && o.max_ngram <= kMaxNgram,
            "the longest masked run is {} words; it must lie in [1, {}]", o.max_ngram, kMaxNgram);
   MG_CHECK(!(o.geometric && o.permutation),
-           "permuted tokens and geometric lengths of masked runs exclude each other: drop one");
+           "permuted tokens and geometric lengths of masked runs cannot be combined: drop one");
 }
 
 namespace {
@@ -68,7 +68,7 @@ class TokenMasker::Words {
 
  private:
   std::vector<uint32_t> positions_;
-  std::vector<size_t> begins_;  // of each word in positions_, and the end
+  std::vector<size_t> begins_;  // index in positions_ of each word's begin, and the end
   size_t count_ = 0;
 };
 
@@ -88,7 +88,7 @@ size_t TokenMasker::draw_length(RandomState& random) const {
 }
 
 void TokenMasker::replace(int64_t& token, RandomState& random) const {
-  constexpr double kMasked = 0.8, kKept = 0.5;  // kKept: share of the others
+  constexpr double kMasked = 0.8, kKept = 0.5;  // kKept: share of the rest that does not change
   if (options_.only_masks || random.uniform() < kMasked) {
     token = tokens_.mask;
   } else if (random.uniform() >= kKept) {

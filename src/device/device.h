@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// reference: plain loops on host memory, the oracle. cpu: optimised kernels of the host. meta:
+// reference: plain loops on host memory, the oracle. cpu: optimized kernels of the host. meta:
 // shapes only, no data.
 enum class DeviceKind { reference, cpu, cuda, meta };
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kMinBlocks = 8;  // per table; a few unused ones cost nothing
 constexpr size_t kMaxForms = 64;
-// Eager passes before one with adapters is captured: which rows have which adapter changes with
-// each request that begins or ends.
+// Eager passes before a pass with adapters is captured. More than one, because the rows' adapters
+// change with each request that begins or ends.
 constexpr int kEagerWithAdapters = 4;
 
 // Returns the largest powers of two below `most`, and `most`.
@@ -163,7 +163,7 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   launch(*form);
 }
 
-// Removes the form that was used the longest ago, one with adapters if there is any.
+// Removes the least recently used form, preferring those with adapters.
 void DecodePasses::make_room() {
   if (forms_.size() < kMaxForms) return;
   const auto oldest = std::find_if(forms_.rbegin(), forms_.rend(),

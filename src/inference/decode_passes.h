@@ -24,7 +24,7 @@ struct DecodePassOptions {
   bool record = true;
   int64_t choices = 0;  // only ids below it are drawn; 0: this rank draws none
   comm::Group* tensor =
-      nullptr;  // ranks whose calls are part of a pass, and which make the same passes; null: none
+      nullptr;  // tensor-parallel ranks, which make the same passes; null: this rank alone
 };
 
 struct DecodePassCounts {
@@ -34,11 +34,11 @@ struct DecodePassCounts {
 };
 
 // A pass is padded to one of a few shapes: the number of rows and the width of the block tables are
-// rounded up to powers of two, where there are so many. Padding rows attend to nothing, are not
+// rounded up to powers of two, within their maxima. Padding rows attend to nothing, are not
 // stored and not sampled. What differs from pass to pass is first copied to fixed addresses:
 // tokens, positions, block tables, sampling rules. A pass of one shape, one class of rotary angles
 // and the same adapter in each row therefore does the same work on the same memory every time: it
-// runs eagerly once (with adapters a few times), then it is captured, and from then on replayed.
+// runs eagerly once (with adapters a few times), is then captured, and is replayed from then on.
 // Its bits are the same in all three cases.
 //
 // Passes use separate memory (device/own_arenas.h) that all graphs share, since only one pass runs
@@ -82,7 +82,7 @@ class DecodePasses {
     Shape shape;
     std::optional<RecordedPart> work;
     Tensor logits;  // of this form
-    int eager = 0;  // passes that ran so
+    int eager = 0;  // passes that ran eagerly
   };
   Shape shape_of(const ForwardPassPlan& plan) const;
   void fill(const ForwardPassPlan& plan, const Shape& shape);

@@ -71,9 +71,9 @@ class EngineRefused : public Error {
 // requests, on the cache, or on how its prompt was split. All calls are made by one thread at a
 // time. Stage and runtime are borrowed.
 //
-// An encoder-decoder's prompts are texts of its encoder: each is read whole, in a pass of the
-// others' next tokens, and the keys and values that the decoder's layers compute from it are in
-// pages, too, which requests with equal prompts share while they run.
+// An encoder-decoder's prompts are texts for its encoder. Each is read as a whole, in one pass with
+// the next tokens of other requests. The keys and values that the decoder's layers compute from it
+// are in pages, too, which requests with equal prompts share while they run.
 //
 // An encoder's engine has no cache, and each pass reads whole texts: it gives scores, embeddings
 // and predictions of masked tokens, each request within one step. Other texts in a pass may change
@@ -110,9 +110,9 @@ class Engine {
   bool cancel(RequestId id);
 
   // Returns the embedding of a text (inference/embedding.h) by a decoder, computed between two
-  // steps; empty on ranks that do not sample. Encoders have requests for it. Throws Error if the
-  // embedding is zero or not finite; after any other error, several ranks are lost, as with step().
-  // adapter: null: none.
+  // steps; empty on ranks that do not sample. For encoders, submit a request instead. Throws Error
+  // if the embedding is zero or not finite; after any other error, several ranks are lost, as with
+  // step(). adapter: null: none.
   std::vector<float> embedding(std::span<const int32_t> tokens, const Adapter* adapter = nullptr,
                                EmbeddingForm form = {});
 

@@ -41,7 +41,7 @@ struct ForwardPassPlan {
   int64_t encoder_tokens() const;
   bool has_labels() const;
   bool wants_experts() const;
-  // padding: rows behind the others, which have the last one's adapter.
+  // padding: rows after the others, which have the last one's adapter.
   PassAdapters adapters(const models::Model& model, int64_t padding = 0) const;
 };
 
@@ -89,7 +89,7 @@ class ForwardPass {
   // Logits after these tokens of the pass.
   Logits logits_after(std::span<const int32_t> tokens);
   // For an encoder, by row: the scores of a text [labels], or of each of its tokens [tokens,
-  // labels] (models::ScoredTokens). Rows do not see each other.
+  // labels] (models::ScoredTokens). Rows do not attend to each other.
   std::vector<std::vector<float>> text_scores();
   // What enters the output head [tokens, H].
   std::vector<std::vector<float>> hidden();

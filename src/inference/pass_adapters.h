@@ -1,4 +1,4 @@
-// The adapters of a pass that reads texts of an encoder beside those of the decoder.
+// The adapters of a pass that reads texts of the encoder as well as of the decoder.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@
 
 namespace megatron::inference {
 
-// Products read rows of the decoder's batch, but for those of the encoder's layers and of cross
-// attention's keys and values.
+// Applies the encoder rows' adapters to the encoder's layers and to the keys and values of cross
+// attention, and the decoder rows' adapters to everything else.
 class PassAdapters final : public ProductAdditions {
  public:
-  // encoder_layers: the first layers of the model.
+  // encoder_layers: number of the encoder's layers, which are the model's first ones.
   PassAdapters(RowAdapters of_decoder, RowAdapters of_encoder, int64_t encoder_layers)
       : of_decoder_(std::move(of_decoder)),
         of_encoder_(std::move(of_encoder)),

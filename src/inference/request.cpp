@@ -155,7 +155,7 @@ void Request::check_of_encoder_decoder(const models::Model& model, OptionName na
            number, model->family());
   MG_CHECK(!expert_choices,
            "{} asks for the experts of each token of a prompt and its text, and an encoder-decoder "
-           "({}) reads them apart; leave it out",
+           "({}) reads them separately; leave it out",
            name("return_routed_experts"), model->family());
 }
 

@@ -44,8 +44,8 @@ struct Request {
   int64_t logprobs = -1;
   // With logprobs: first prompt token that gets one; cached tokens before it are not recomputed.
   int64_t first_scored = 1;
-  // Used with logprobs: number of most likely tokens to return at each scored prompt token, beside
-  // that token's rank. -1: neither is returned.
+  // Used with logprobs: number of most likely tokens to return at each scored prompt token, in
+  // addition to that token's rank. -1: neither is returned.
   int64_t prompt_alternatives = -1;
   // Grammar that constrains the generated text, over `token_bytes` of the model's tokenizer; null:
   // unconstrained.

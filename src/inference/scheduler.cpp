@@ -97,7 +97,7 @@ int64_t Scheduler::width() const {
   return sum;
 }
 
-// Makes the sequences of the requests' beams those of their last step.
+// Gives the requests with beams the sequences that their last search step chose.
 void Scheduler::follow_searches() {
   std::vector<Due> searched;
   for (const auto& [due, s] : running_) {
@@ -247,8 +247,8 @@ bool Scheduler::extend(Sequence& sequence, int64_t length) {
          cache_.extend(sequence.blocks, length);
 }
 
-// Returns the first sequence whose encoder's text does not fit a pass beside the next tokens of
-// `decoding` others; null: there is none, or it is the others' turn.
+// Returns the first sequence whose encoder text does not fit in one pass together with the next
+// tokens of `decoding` others; null: there is none, or it is the others' turn.
 Sequence* Scheduler::next_long_text(int64_t of_class, int64_t decoding) const {
   if (texts_ == nullptr || (read_long_text_ && decoding > 0)) return nullptr;
   for (const auto& [due, s] : running_) {

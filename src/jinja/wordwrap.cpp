@@ -46,7 +46,7 @@ class Chunker {
  private:
   char32_t at(size_t i) const { return i < letters_.size() ? letters_[i] : U'\0'; }
 
-  // True if a word may be cut at `end`, behind a hyphen: two letters (or a letter, a hyphen and a
+  // True if a word may be cut at `end`, after a hyphen: two letters (or a letter, a hyphen and a
   // letter or mark) come before it, and two letters after it.
   bool hyphen_before(size_t end, size_t begin) const {
     if (letters_[end - 1] != '-' || end < begin + 2) return false;

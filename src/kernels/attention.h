@@ -35,7 +35,7 @@ inline constexpr int64_t kPageKeys = 32;
 // [B,S,K,V], out [B,T,N,V]; last dim contiguous, other strides free; one type. V, the size of a
 // value, may differ from D (latent attention). Sums in f32 (f64). A row's bits depend on its query
 // and on the keys that it sees and their indices, not on the number of queries or keys. In each
-// sample, the keys behind the last one whose position is between the lowest begin and the highest
+// sample, the keys after the last one whose position is between the lowest begin and the highest
 // end are not read, so a cache may hold anything there. Other invisible keys must be finite.
 //
 // With a block table, k and v are pools of pages [pages,P,K,D] and [pages,P,K,V] (Kwon et al.

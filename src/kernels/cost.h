@@ -42,8 +42,8 @@ double attention_flops(const Args& a, int of_keys, int of_values) {
   return 2 * heads * width * seen_pairs(a.q.size(1), a.keys(), a.causal, a.window, a.chunk);
 }
 
-// Sizes of a scan of states: products over all heads and groups for each pair of tokens of a chunk
-// whose rows and columns are computed (of the first half of a chunk, none with the second), and for
+// Sizes of a scan of states, from which FLOPs follow: products over all heads and groups for each
+// pair of tokens of a chunk (except for rows in its first half with columns in its second), and for
 // each token with the state.
 struct ScanFlops {
   template <class Args>

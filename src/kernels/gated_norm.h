@@ -1,4 +1,4 @@
-// RMS norm of groups of elements with a gate, behind a state space (Dao & Gu 2024, section 8).
+// RMS norm of groups of elements with a gate, after a state space (Dao & Gu 2024, section 8).
 #pragma once
 
 #include "kernels/access.h"

@@ -1,4 +1,4 @@
-// Normalisation of queries and keys, per head or over all heads (Henry et al. 2020; Dehghani et al.
+// Normalization of queries and keys, per head or over all heads (Henry et al. 2020; Dehghani et al.
 // 2023).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace megatron::kernels {
 
-// Normalises each row x[t,g,:] of W elements. rms: out = x * rstd * (weight_offset + weight), rstd
+// Normalizes each row x[t,g,:] of W elements. rms: out = x * rstd * (weight_offset + weight), rstd
 // = 1 / sqrt(mean(x^2) + eps). layer: out = (x - mean) * rstd * (weight_offset + weight) + bias,
 // rstd = 1 / sqrt(var(x) + eps). weight undefined: the factor is 1. x, out [T,G,W], last dim
 // contiguous, other strides free, one floating type; weight, bias [W] of that type. Statistics in

@@ -5,8 +5,8 @@
 
 namespace megatron::kernels {
 
-// The results of ranges of this many keys, counted from the first, are merged in order, so that
-// many threads can share one long text.
+// Keys per range. Each range of a sequence's keys gives a partial result, and these are merged in
+// order, so that many threads can share one long text.
 inline constexpr int64_t kLatentRange = 1024;
 
 // True if there is one key head whose first elements are also the values.

@@ -45,8 +45,8 @@ constexpr int64_t code_bytes(LowFormat format, int64_t n) {
 // f32 (f64). Formats of 8 bits: codes u8 [N], scales f32: with edge 0 one number, the multiplier
 // (BlockScale::given); else the largest |x| of each block of the matrix, from which its multiplier
 // follows (BlockScale::power_of_two). e2m1: codes u8 [ceil(N / 2)], element 2 i in the lower half
-// of byte i, with 0 behind an odd N; scales as for blocks, which there must be, and `scale`, the
-// tensor's, f32 0-d (BlockScale::nvfp4).
+// of byte i; the last half is 0 for an odd N. It needs the blocks' scales, as above, and `scale`,
+// the tensor's, f32 0-d (BlockScale::nvfp4).
 struct EncodePartArgs {
   LowFormat format = LowFormat::e4m3;
   MatrixPart part;

@@ -20,7 +20,7 @@
 
 namespace megatron::kernels {
 
-// What a step adds below the last bit that is kept, before the bits behind it are dropped.
+// What a step adds below the last bit that is kept, before the bits after it are dropped.
 struct MomentDither {
   static constexpr int kRootBits = 21, kRatioBits = 20;  // dropped
   uint32_t root, ratio;
@@ -62,7 +62,7 @@ constexpr uint32_t ratio_code(float m, float s, MomentDither dither) {
   if (s == 0) return 0;
   const float ratio = m / s * kRatioScale, size = ratio < 0 ? -ratio : ratio;
   const uint32_t sign = ratio < 0 ? 0x80 : 0;
-  // Spacings of 2^-9, to which the dither adds its share of one.
+  // Subnormal codes: spaced by 2^-9. The dither adds a fraction of that spacing before truncation.
   if (size < kSmallestNormalRatio)
     return sign |
            static_cast<uint32_t>(size * 0x1p9F + static_cast<float>(dither.ratio) * 0x1p-20F);

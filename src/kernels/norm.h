@@ -1,4 +1,4 @@
-// Residual addition and normalisation in one pass, so that a decoder block has no fan-out.
+// Residual addition and normalization in one pass, so that a decoder block has no fan-out.
 #pragma once
 
 #include "kernels/access.h"

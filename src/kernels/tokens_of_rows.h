@@ -1,4 +1,4 @@
-// The tokens of permuted rows, by which random numbers are keyed.
+// Samples and positions of the tokens of permuted rows, which key their random numbers.
 #pragma once
 
 #include "kernels/access.h"
@@ -6,10 +6,10 @@
 
 namespace megatron::kernels {
 
-// The sample and the position of row r: those of token index[r] / share, counted from the first row
-// of `tokens`, and 0 if index[r] is negative; without an index, of token r. With sample_ids and
-// positions, rows are tokens of sequences of length 1 (RowTokens). tokens: with a length; index i32
-// [R] or undefined; sample_ids i64 [R], positions i32 [R].
+// Writes the sample and the position of the token of each row r: token index[r] / share, counted
+// from the first row of `tokens`; both are 0 if index[r] is negative. Without an index, token r.
+// The results make RowTokens in which each row is a sequence of length 1. tokens: with a length;
+// index i32 [R] or undefined; sample_ids i64 [R], positions i32 [R].
 struct TokensOfRowsArgs {
   RowTokens tokens;
   Tensor index;

@@ -46,7 +46,7 @@ class Model {
                                const parallel::ModelPart& part,
                                const parallel::ModelRanks& ranks) const;
   // Builds the whole model with allocated memory, to be filled by initialize() or
-  // checkpoint::load(). Not for training: its products are not quantised.
+  // checkpoint::load(). Not for training: its products are not quantized.
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed) const;
 
  private:
@@ -63,13 +63,13 @@ struct PlainPrediction {
 struct ScoreHead {
   std::vector<std::string> label_names;
   int64_t padding = -1;  // ModelFacts::score_padding
-  // each_token and span: heads of an encoder's tokens. Otherwise the family's head for texts. Not
-  // read for a model that has scores already, whose tokens with scores stay.
+  // each_token and span: heads of an encoder's tokens. Otherwise the family's head for texts.
+  // Ignored for a model that already has a score head: it keeps its kind of scores.
   ScoredTokens scored = ScoredTokens::last_token;
   bool multi_label = false;  // ModelFacts::multi_label
 };
 
-// Multi-token prediction of a copy (--mtp-num-layers and its kin).
+// Multi-token prediction of a copy (--mtp-num-layers and related flags).
 struct PredictionChange {
   int64_t depths = 0;
   double loss_scale = 0.1;
@@ -84,17 +84,17 @@ struct ModelChanges {
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<int64_t> start_token;  // ModelFacts::start_token
   std::optional<nn::RouterTraining> router;
-  // Quantisation of the linear layers' products, without those of prediction; or none.
+  // Quantization of the products of linear layers, except those of multi-token prediction; or none.
   std::optional<LowPrecisionLayers> low_precision;
   bool leaves_low_precision = false;
   std::optional<int64_t> mlp_chunks;  // --mlp-chunks-for-training
   // Error if the family has no such models.
   std::optional<PredictionChange> prediction;
-  // Takes the place of the output layer, and drops the depths of prediction. Error if the family
-  // has no such models.
+  // Replaces the output layer, and drops the multi-token-prediction depths. Error if the family has
+  // no such models.
   std::optional<ScoreHead> score_head;
-  // Adds an adapter, beside which nothing else is trained, but for what it names. Error if it does
-  // not fit the model.
+  // Adds an adapter. Only the adapter and the modules that it names are then trained. Error if it
+  // does not fit the model.
   std::shared_ptr<const LoraConfig> adapter;
 };
 
@@ -184,7 +184,7 @@ class ModelDefinition {
   virtual Model with(const ModelChanges& changes) const = 0;
   // Null: none.
   virtual const LoraConfig* adapter() const { return nullptr; }
-  // Quantisation of its linear layers' products in training; null: none.
+  // Quantization of its linear layers' products in training; null: none.
   virtual const LowPrecisionLayers* low_precision() const { return nullptr; }
   // The model without its adapter; only for models that have one.
   virtual Model base() const;

@@ -6,7 +6,8 @@ namespace megatron::models {
 
 void ModelFlags::fields(Fields& f) {
   f.begin_group("model");
-  f.add("num-layers", &num_layers, "number of decoder layers, or of an encoder's")
+  f.add("num-layers", &num_layers,
+        "number of layers: of the decoder, or of the encoder if there is one")
       .in_short_help()
       .within(1, kMaxFlagSize);
   f.add("decoder-num-layers", &decoder_num_layers,
@@ -84,7 +85,8 @@ void ModelFlags::position_fields(Fields& f) {
        "buckets of distances of --position-embedding-type relative, each with a bias for each head")
       .of(relative);
   f.add("relative-attention-max-distance", &relative_max_distance,
-        "distance from which on the last bucket of --position-embedding-type relative counts")
+        "distance from which on all distances share the last bucket of --position-embedding-type "
+        "relative")
       .of(relative);
   f.add("rotary-base", &rotary_base, "base (theta) of RoPE").of(rotated);
   f.add("rotary-percent", &rotary_percent,
@@ -211,10 +213,11 @@ void ModelFlags::hybrid_fields(Fields& f) {
   f.add("hybrid-mlp-ratio", &hybrid_mlp_ratio,
         "share of the --num-layers layers that are MLPs, in place of a pattern")
       .of(patterned);
-  f.add("spec", &spec,
-        "the code of the layers in Megatron-LM, of which this program has that of hybrid models: "
-        "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec; without a pattern or "
-        "ratios each of the --num-layers layers is then a state space")
+  f.add(
+       "spec", &spec,
+       "Megatron-LM's Python module and object that define the layers; only those of hybrid models "
+       "are supported: megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec; without a "
+       "pattern or ratios each of the --num-layers layers is then a state space")
       .with_any_model();
   f.begin_mode([this] { return is_hybrid() ? "" : "--hybrid-layer-pattern is not given"; });
   f.add("mamba-state-dim", &mamba_state_dim, "numbers of a state for each input of its head")
@@ -259,8 +262,8 @@ void ModelFlags::composition_fields(Fields& f) {
   f.begin_mode();
   f.add("model-family", &model_family,
         "Hugging Face model_type to save as; default the first that can represent the model. With "
-        "--task mlm, bert has the norms of Hugging Face's BERT, behind each sum, in place of "
-        "Megatron-LM's before each part");
+        "--task mlm, bert gives the model the norms of Hugging Face's BERT, after each residual "
+        "sum, instead of Megatron-LM's, before each block");
   f.add_switch("bert-no-binary-head", &bert_binary_head, false,
                "--task mlm without the head that tells whether the second of two texts follows the "
                "first; samples are single texts");
@@ -334,7 +337,7 @@ bool ModelFlags::is_hybrid() const {
 }
 
 std::optional<std::string> ModelFlags::layer_pattern() const {
-  const bool hybrid = is_hybrid();  // Refuses a --spec that is not known, also beside a pattern.
+  const bool hybrid = is_hybrid();  // Refuses an unknown --spec, even with a pattern.
   if (hybrid_layer_pattern || !hybrid || !num_layers) return hybrid_layer_pattern;
   return allocated_layers(*num_layers, hybrid_attention_ratio, hybrid_mlp_ratio);
 }

@@ -90,7 +90,7 @@ void MoeFlags::training_fields(Fields& f) {
         "coefficient of each loss of --moe-router-load-balancing-type; 0: no loss");
   f.add("moe-router-quantile-balancing-ema", &quantile_ema,
         "share of the bias of quantile_balancing that is kept from step to step (moving average); "
-        "0: each step sets it anew")
+        "0: each step's balanced bias replaces it")
       .of([this] {
         return std::ranges::find(load_balancing_type, "quantile_balancing") ==
                        load_balancing_type.end()

@@ -44,13 +44,13 @@ inline constexpr std::string_view kHidden = "hidden", kEncoded = "encoded", kTar
 struct Block {
   Span span;
   std::vector<Segment> segments;
-  // A depth of multi-token prediction, behind the last layer: it passes on other values, which only
+  // A depth of multi-token prediction, after the last layer: it passes on other values, which only
   // the head reads, and is left out in Phase::evaluate.
   bool predicts = false;
   // A block of the encoder: its segments get the batch of the encoder's texts (nn::Batch::encoder),
   // and are left out of passes that read none.
   bool of_encoder = false;
-  // A layer, or a depth of prediction; false: the embedding, or the norm behind an encoder.
+  // A layer, or a depth of prediction; false: the embedding, or the norm after an encoder.
   bool layer = false;
 
   // Runs all segments, as a span of the tape.
@@ -97,10 +97,10 @@ class Stage {
   virtual Var pair_logits(Tape&, const Bundle&) const { return {}; }
   // What an objective (training/objective.h) reads, with a gradient: the log-probability of each
   // token's label [T], 0 for tokens that are not in batch.labelled
-  // (parallel/token_log_probabilities.h; with batch.labelled.squares [T,2]), and with a head for
-  // pairs that of the pair's label beside it [T,2], of batch.pairs; or, of a model that scores
-  // texts, the scores [T, score_labels]; or, of one without a head (ModelFacts::headless), the
-  // hidden states [T,H].
+  // (parallel/token_log_probabilities.h; with batch.labelled.squares [T,2]). With a head for pairs
+  // [T,2]: also the log-probability of the pair's label, in batch.pairs. For a model that scores
+  // texts: the scores [T, score_labels]. For one without a head (ModelFacts::headless): the hidden
+  // states [T,H].
   virtual Var objective_values(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   // Entropies of the next tokens of those in batch.labelled [R] (parallel/token_entropies()); not
   // recorded. Undefined for a model that has none.

@@ -29,7 +29,7 @@ struct UpcycledModel {
   struct Source {
     parallel::Placement
         placement;       // in whole tensors: of the dense model's directory, or randomly drawn ones
-    bool drawn = false;  // drawn by the parameter's initialisation (parallel::Init)
+    bool drawn = false;  // drawn by the parameter's initialization (parallel::Init)
     double factor = 1;   // factor of the values
   };
 

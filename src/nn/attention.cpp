@@ -217,7 +217,7 @@ bool Attention::changes_heads() const {
   return config_.qk_norm != QkNorm::none || config_.qkv_clip > 0;
 }
 
-// Normalises and clips queries and keys before they are rotated.
+// Normalizes and clips queries and keys before they are rotated.
 ops::Heads Attention::changed(Tape& tape, ops::PackedHeads&& packed) const {
   if (!changes_heads()) return ops::split_heads(tape, std::move(packed));
   const ops::Rotary rotary = std::exchange(packed.rotary, {});

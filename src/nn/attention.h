@@ -14,7 +14,7 @@
 
 namespace megatron::nn {
 
-// Normalisation of queries and keys before rotation: each head by itself, all heads of a token
+// Normalization of queries and keys before rotation: each head by itself, all heads of a token
 // together, or each head without a weight.
 enum class QkNorm { none, head, full_width, l2 };
 // An additional logit per head in the softmax, without a value: 0, or a parameter.

@@ -125,10 +125,10 @@ class Builder {
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
                          StateOptions options);
 
-  // Quantisation of the products with a weight, by its name; none: they are computed in the model's
+  // Quantization of the products with a weight, by its name; none: they are computed in the model's
   // type.
   using FormatsOf = std::function<std::optional<LowPrecisionFormats>(const std::string& weight)>;
-  // For the linear layers that are added from now on; null: none of them is quantised.
+  // For the linear layers that are added from now on; null: none of them is quantized.
   void set_low_precision(FormatsOf formats_of) { formats_of_ = std::move(formats_of); }
   // Sets it for the layer with this weight [out,in], with the states that its recipe needs; not for
   // one that layers share. divided: operands of which each tensor-parallel rank has a part. Throws

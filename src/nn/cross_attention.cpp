@@ -11,8 +11,8 @@ namespace {
 
 const AttentionConfig& divided(const AttentionConfig& c, int ranks) {
   MG_CHECK(c.heads % ranks == 0 && c.kv_heads % ranks == 0,
-           "cross attention has {} heads and {} heads of keys, which --tensor-model-parallel-size "
-           "{} does not divide: every rank computes the same number; change one of them",
+           "cross attention has {} heads and {} key-value heads, which must both be multiples of "
+           "--tensor-model-parallel-size {}; change one of them",
            c.heads, c.kv_heads, ranks);
   return c;
 }

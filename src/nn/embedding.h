@@ -17,20 +17,20 @@ class VocabularyTable {
   // One parameter <name>.weight. uses: for each, the number of ops of a micro-batch.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, std::span<const int> uses);
-  // Adds the adapter of the table where it is looked up, or of the output layer that it is, and the
-  // rows that are trained in its place.
+  // Adds the adapter of the table's lookups, or of the output layer that uses it, and the trained
+  // rows that replace some of its rows.
   void adapt_lookups(Builder& builder);
   void adapt_output(Builder& builder);
-  // Adds the trained rows alone to an output layer that is looked up elsewhere.
+  // Adds only the trained rows, for an output layer that is tied to another stage's embedding.
   void adapt_tied_output(Builder& builder);
-  // Quantises the products of the output layer that it is, as the builder says.
+  // Quantizes the products of the output layer that it is, as the builder says.
   void quantize_output(Builder& builder) const { builder.quantize(*weight_, {false, true, true}); }
   // Adds the bias of the output layer, a parameter <name> [V] divided like the rows.
   void add_bias(Builder& builder, const std::string& name);
   // [T,H]; [T/n,H] if tokens are divided
   Var look_up(Tape& tape, const Tensor& ids, int use) const;
-  // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
-  // detached: the table gets no gradient of this loss. hits: see there.
+  // See parallel/vocabulary.h, also for hits. soft_cap: cap of the logits; 0: none. detached: the
+  // table gets no gradient of this loss.
   Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
               double soft_cap = 0, bool detached = false, const Tensor& hits = {}) const;
   Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;

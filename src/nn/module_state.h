@@ -15,7 +15,7 @@ namespace megatron::nn {
 // Names of the states that quantise a layer's operands begin with this.
 inline constexpr std::string_view kQuantizerPrefix = "quantizer.";
 
-// A ParameterSpec, initialised and saved like a parameter and replicated on every data-parallel
+// A ParameterSpec, initialized and saved like a parameter and replicated on every data-parallel
 // rank (ZeRO divides only parameters). Observations of a step's tokens in forward (and backward)
 // are accumulated in `observed`, over micro-batches by the module and over ranks by the step, which
 // then calls `update` once, after the optimizer's update. A step that changes no weight changes no
@@ -23,14 +23,14 @@ inline constexpr std::string_view kQuantizerPrefix = "quantizer.";
 struct ModuleState {
   // Its parameter is not trainable; the value is f32 (f64; f32 of training).
   parallel::ParameterSpec placed;
-  // As the value, zero at the beginning of a step. Undefined unless the model is trained.
+  // Sum of this step's observations: zero at its beginning. Undefined unless the model is trained.
   Tensor observed;
   Shape observed_shape;  // on this rank
   // Reduction over the ranks that see other tokens: its replicas and, if set, the ranks of the
   // group `placed.partial`.
   comm::Reduce reduce = comm::Reduce::sum;
-  // True for a state of the training, which a model that is not trained does not need: checkpoints
-  // have it beside the optimizer's.
+  // True for a state that only training needs: checkpoints store it with the optimizer's state, not
+  // with the model.
   bool of_training = false;
   // Sets the value from it and from the observations of all ranks. Runs on the stream; meta has no
   // data. Null: the state is frozen, and observes nothing.

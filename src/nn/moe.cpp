@@ -144,7 +144,7 @@ Var Moe::receive(Tape& tape, Tokens& sent) const {
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
 }
 
-// Whether the gradients of the experts' outputs are rounded by random numbers.
+// True if the gradients of the experts' outputs are rounded stochastically.
 bool Moe::rounds_by_chance(const Tape& tape) const {
   return tape.recording() && std::ranges::any_of(std::array{up_, down_}, [](const Weight& weight) {
            const LowPrecision* const how = ops::quantization_of(weight, false);
@@ -152,7 +152,8 @@ bool Moe::rounds_by_chance(const Tape& tape) const {
          });
 }
 
-// The numbers of a token are keyed by its sample and position, on whichever rank its experts are.
+// Sends each token's sample and position, which key its random numbers, to the ranks of its
+// experts.
 void Moe::send_places(Tape& tape, const Batch& batch, Tokens& sent) const {
   const int64_t own = sent.x_TH.value.size(0);
   kernels::RowTokens tokens = batch.rows_of(tensor_);
@@ -168,7 +169,7 @@ void Moe::send_places(Tape& tape, const Batch& batch, Tokens& sent) const {
   sent.positions = parallel::send_to_expert_ranks(tape, positions, ranks_, "expert positions");
 }
 
-// The tokens of the experts' rows.
+// Samples and positions of the tokens of the experts' rows.
 BatchRows Moe::places(Tape& tape, const Tokens& sent, const ops::ExpertOrder& order) const {
   const Tensor ids = sent.sample_ids.end(tape), positions = sent.positions.end(tape);
   const int64_t all = ids.size(0), rows = order.row_count();

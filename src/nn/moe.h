@@ -69,7 +69,7 @@ class Moe {
     bool counted = true;  // false in texts that are padded to a length: counts leave them out
     bool pads = false;    // there may be padding among them, which has no expert
     parallel::ChoicesInTransit choices;
-    // In passes that round gradients by chance: the sample and the position of each token.
+    // In passes with stochastic rounding of gradients: the sample and the position of each token.
     parallel::ChoicesInTransit sample_ids, positions;
     std::shared_ptr<const parallel::TokenRoutes> routes;
     parallel::InTransit weights, tokens, results;

@@ -105,9 +105,10 @@ struct TableWidths {
 // same bits as one forward pass over the whole sequence.
 //
 // A layer with slots reads the state before the token at index q of a sequence from the slot of
-// block (q - 1) / P, or starts anew at q = 0, and writes the state after it to that of block q / P.
-// At the end of a block the sequence thus moves on to another slot, and the one behind stays as a
-// snapshot, from which other sequences with the same prefix continue.
+// block (q - 1) / P, or starts with a zero state at q = 0, and writes the state after it to the
+// slot of block q / P. So at the end of a block the sequence moves on to another slot, and the
+// previous slot remains as a snapshot, from which other sequences with the same prefix can
+// continue.
 class SequenceState {
  public:
   // Throws Error naming bytes and what to change if memory does not suffice.

@@ -24,7 +24,7 @@ ops::StateSpaceShape shape_of(const StateSpaceConfig& c, int ranks) {
           .sharing = std::max<int64_t>(ranks / c.groups, 1)};
 }
 
-// As torch initialises a convolution of one channel for each output.
+// As torch initializes a convolution of one channel for each output.
 parallel::Init conv_init(const StateSpaceConfig& c) {
   return {parallel::Init::Kind::uniform, 1 / std::sqrt(static_cast<double>(c.conv_width))};
 }

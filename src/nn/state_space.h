@@ -19,7 +19,7 @@ struct StateSpaceConfig {
   bool conv_bias = true;
   bool bias = false, output_bias = false;  // of the projections
   double min_step = 0, max_step = 0;       // limits of a step; max_step 0: none
-  // Steps to which dt_bias is initialised: from the first to the second, and at least the third.
+  // Steps to which dt_bias is initialized: from the first to the second, and at least the third.
   double initial_min_step = 1e-3, initial_max_step = 0.1, initial_step_floor = 1e-4;
   kernels::GateOrder order = kernels::GateOrder::gate_first;
   double norm_epsilon = 1e-5;
@@ -47,8 +47,8 @@ void check_division(const StateSpaceConfig& config, int tensor_ranks,
 // channels of [x | b | c], .a_log, .dt_bias and .d [H] in f32 (f64), .norm.weight [H P],
 // .out_proj.weight [hidden, H P] and .bias. Tensor-parallel ranks hold equal shares of each block:
 // of the heads, and of the groups, or of the columns of a group whose heads they divide; these
-// ranks gather its b and c behind the convolution. Context-parallel ranks divide a sequence as
-// parallel/state_space_ranks.h says. Packed documents are kept apart.
+// ranks gather its b and c after the convolution. Context-parallel ranks divide a sequence as
+// parallel/state_space_ranks.h says. Packed documents do not affect each other.
 class StateSpace {
  public:
   struct Place {

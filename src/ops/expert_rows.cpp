@@ -91,7 +91,8 @@ void grouped_dgrad(Backward& backward) {
   backward.set(0, dx);
 }
 
-// The kernel has no form without weights: gives it those of one column.
+// Computes only the bias gradients. The kernel always computes weight gradients, too, so it gets an
+// input of one column.
 void bias_gradients(Backward& backward, const GradSlot& db) {
   const Tensor &w = backward.weight(0).value(), &dy = backward.gradient(0);
   const Tensor x = backward.empty({dy.size(0), 1}, dy.dtype(), "grouped_linear.no_weight"),

@@ -295,7 +295,7 @@ Tensor some_begins(Tape& tape) {
   }
   return integers(tape, begins).view({kBatch, kLength});
 }
-// Ends at or behind each query.
+// Ends at or after each query.
 Tensor some_ends(Tape& tape) {
   std::vector<int32_t> ends;
   for (int64_t b = 0; b < kBatch; ++b) {

@@ -14,7 +14,7 @@ struct HeadNorm {
   double weight_offset = 0, eps = 1e-5;
 };
 
-// Normalisation of all heads of a token together. add_up: turns the sums [T,1] over this rank's
+// Normalization of all heads of a token together. add_up: turns the sums [T,1] over this rank's
 // heads into sums over all heads, on the stream; empty: this rank has all heads.
 struct WholeRows {
   int64_t width = 0;  // total width of a token's heads; 0: each head is normalised on its own

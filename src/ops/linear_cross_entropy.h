@@ -18,8 +18,8 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
                             const Weight& bias = {}, const Tensor& hits = {});
 
 // The products of an output layer with chunks of rows, one after another. If the weight has a
-// recipe (Parameter::low_precision), which must have blocks alone, they are quantised: chunks begin
-// where blocks do, and the weight is quantised once along either axis, for all chunks. All
+// recipe (Parameter::low_precision), which must have blocks alone, they are quantized: chunks begin
+// where blocks do, and the weight is quantized once along either axis, for all chunks. All
 // arguments are borrowed.
 class OutputProducts {
  public:
@@ -37,7 +37,7 @@ class OutputProducts {
  private:
   const Weight &weight_, &bias_;
   Tape& tape_;
-  Tensor along_inputs_, along_outputs_;  // the quantised weight
+  Tensor along_inputs_, along_outputs_;  // the quantized weight
 };
 
 // Number of rows of a chunk of logits with this many columns, computed by the kernels of `target`.

@@ -55,7 +55,7 @@ void add_bias_gradient(Tape& tape, const LowRank::Part& part, double factor, con
   else kernels.add({.a = slot.out, .b = sum, .out = slot.out}, tape.stream());
 }
 
-// Columns of the product with the table's rows that others replace.
+// Columns of the product y that belong to the replaced rows of the table.
 Tensor replaced_columns(const ReplacedRows::Run& run, const Tensor& y) {
   return y.slice(1, run.row, run.count);
 }
@@ -71,8 +71,8 @@ Tensor replacing_difference(const LowRank& adapter, Tape& tape, const ReplacedRo
   return difference;
 }
 
-// out = x with the adapter's dropout. Kernels take groups of four channels, so that columns which
-// begin within a group are dropped behind others.
+// out = x with the adapter's dropout. Kernels process groups of four channels; if the columns begin
+// within a group, padding columns are put before them.
 void drop(const LowRank& adapter, Tape& tape, const Tensor& x, const Tensor& out) {
   const LowRank::Dropout& dropout = adapter.dropout;
   const BatchRows& batch = *tape.batch_rows();
@@ -135,12 +135,13 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
 
 namespace {
 
-// Products that adapters add, in the order in which they follow each other.
+// Products that adapters add. They are computed in the order `inner`, `scales`, `outer`,
+// `replacing`.
 struct Products {
   std::vector<kernels::GemmArgs> inner, replacing;
-  std::vector<std::pair<double, Tensor>> scales;  // of what `inner` give
-  // Products of a set write different columns: a block that adds to the same ones as another block
-  // of its adapter is in a later set.
+  std::vector<std::pair<double, Tensor>> scales;  // factors of the results of `inner`
+  // Sets whose products write different columns: a block that adds to the same columns as an
+  // earlier block of its adapter is in a later set.
   std::vector<std::vector<kernels::GemmArgs>> outer;
 };
 
@@ -148,7 +149,7 @@ bool overlap(const LowRank::Part& a, const LowRank::Part& b) {
   return a.row < b.row + b.b.value().size(0) && b.row < a.row + a.b.value().size(0);
 }
 
-// The set of each of an adapter's blocks.
+// Index in Products::outer of the set of each of an adapter's blocks.
 std::vector<size_t> sets_of(const LowRank& adapter) {
   std::vector<size_t> sets;
   for (size_t i = 0; i < adapter.blocks.size(); ++i) {

@@ -12,18 +12,18 @@
 
 namespace megatron::ops {
 
-// What is added to a matrix w [out,in] where x [T,in] is multiplied by it: scale * b a, for rows of
-// w. The products a x^T of several parts are one product.
+// A low-rank addition to a matrix w [out,in] that multiplies x [T,in]: scale * b a, for some rows
+// of w. The products a x^T of several parts are computed as one.
 struct LowRank {
   struct Part {
-    Weight b;           // [n,r]: rows [row, row + n) of w ...
-    int64_t row = 0;    // ... multiply
-    int64_t first = 0;  // rows [first, first + r) of a
+    Weight b;  // [n,r]: for rows [row, row + n) of w
+    int64_t row = 0;
+    int64_t first = 0;  // b multiplies rows [first, first + r) of a
     // [n] or none: scale * bias is added to y as well, by one of the ranks whose y are summed.
     Weight bias = {};
     bool adds_bias = true;
-    // [n] or none: the lengths of these rows of w + scale * b a (DoRA; Liu et al. 2024). All parts
-    // have one or none has.
+    // [n] or none: the trained norms of these rows of w + scale * b a (DoRA; Liu et al. 2024).
+    // Either all parts have magnitudes or none.
     Weight magnitude = {};
   };
   struct Block {
@@ -32,8 +32,8 @@ struct LowRank {
     std::vector<Part> parts;
   };
   std::vector<Block> blocks;
-  // If it has magnitudes: the length of rows of w on all ranks, and a function that adds up
-  // sums over the ranks that divide them; empty: rows are whole.
+  // With magnitudes: number of elements of a whole row of w, and a function that adds up sums over
+  // the ranks that divide rows; empty: this rank has whole rows.
   int64_t row_width = 0;
   std::function<void(const Tensor& sums, Stream& stream)> add_up = {};
   // Dropout of x before it is multiplied by a, in passes whose tape has batch_rows().
@@ -45,7 +45,7 @@ struct LowRank {
     std::function<int64_t(int64_t rows)> first_row = {};
   } dropout = {};
 
-  // Rows of w in place of which others multiply x, in adapters without dropout; matrix: w.
+  // Trained rows that replace rows of w, in adapters without dropout; matrix: w.
   ReplacedRows replaced = {};
   Weight matrix = {};
 
@@ -55,13 +55,13 @@ struct LowRank {
   }
 };
 
-// Whether the tape's pass has dropout of the adapter's input.
+// True if the tape's pass has dropout on the adapter's input.
 bool drops(const LowRank& adapter, const Tape& tape);
-// What the adapter multiplies: x [T,in] of all rows of the product, with dropout if the pass has
-// it.
+// The adapter's input: x [T,in] of all rows of the product, with dropout if the pass has it.
 Tensor low_rank_input(const LowRank& adapter, Tape& tape, const Tensor& x);
-// Where the gradient of low_rank_input() is added up: the gradient of x itself (which may be
-// undefined), or if the pass has dropout zeros beside it, which finish() adds to it with dropout.
+// Accumulates the gradient of low_rank_input(). Without dropout it is added directly to the
+// gradient of x (which may be undefined). With dropout it has a buffer of its own, initially zero,
+// which finish() adds to the gradient of x with the dropout mask.
 class LowRankInputGradient {
  public:
   LowRankInputGradient(const LowRank& adapter, Tape& tape, const Tensor& dx);
@@ -81,7 +81,7 @@ class LowRankInputGradient {
 std::vector<Tensor> add_low_rank(Tape& tape, const LowRank& adapter, const Tensor& x,
                                  const Tensor& y);
 
-// The same, where several adapters each add to rows of their own, in passes without backward.
+// The same for several adapters, each of which adds to its own rows; without backward.
 struct AdaptedRows {
   const LowRank* adapter;
   Tensor x, y;
@@ -102,11 +102,11 @@ void add_low_rank_weight_gradients(const LowRank& adapter, Tape& tape,
 // All three for an op that computes its gradients in forward; dx may be undefined.
 void add_low_rank_gradients(const LowRank& adapter, Tape& tape, std::span<const Tensor> inner,
                             const Tensor& dy, const Tensor& x, const Tensor& dx);
-// An adapter with magnitudes makes another matrix: rows of w + scale * b a, scaled to their
-// magnitudes. Its backward holds the lengths of those rows constant, as the paper does, and forms
-// the gradient of the whole matrix.
+// The matrix of an adapter with magnitudes (DoRA): the rows of w + scale * b a, scaled so that
+// their norms are the magnitudes. Backward treats the norms before scaling as constants, as the
+// paper does, and computes the gradient of the whole matrix.
 Tensor decomposed_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
-// decomposed_matrix() less w, by which low_rank_input() is multiplied if it differs from x.
+// decomposed_matrix() - w, which multiplies low_rank_input() if that differs from x.
 Tensor decomposed_difference(const LowRank& adapter, Tape& tape, const Tensor& w);
 void add_decomposed_gradients(const LowRank& adapter, Tape& tape, const Tensor& w, const Tensor& dy,
                               const Tensor& x);
@@ -117,16 +117,16 @@ void for_each_weight(const LowRank& adapter, const std::function<void(const Weig
 // The matrix of a product with an adapter: w, or decomposed_matrix() where x and low_rank_input()
 // are the same.
 Tensor adapted_matrix(const LowRank& adapter, Tape& tape, const Tensor& w);
-// The rest of the product in forward: adds to y what adapted_matrix() does not have. Returns what
-// add_low_rank() does.
+// The rest of the product in forward: adds to y what adapted_matrix() does not contain. Returns
+// what add_low_rank() returns.
 std::vector<Tensor> add_adapter(const LowRank& adapter, Tape& tape, const Tensor& w,
                                 const Tensor& x, const Tensor& y);
 
 // The part of a product's node that belongs to an adapter.
 class LowRankNode {
  public:
-  // Appends the adapter's weights to the node's, and `inner`, the result of add_adapter(), to what
-  // it has saved. Nothing for no adapter.
+  // Appends the adapter's weights to the node's, and `inner`, the result of add_adapter(), to its
+  // saved tensors. Does nothing without an adapter.
   LowRankNode(Node& node, LowRank adapter, std::vector<Tensor> inner);
   LowRankNode() = default;
 

@@ -8,10 +8,10 @@
 namespace megatron::ops {
 
 struct ReplacedRows {
-  // Consecutive rows of `rows` that stand for consecutive rows of the table.
+  // Consecutive rows of `rows` that replace consecutive rows of the table.
   struct Run {
-    int64_t row = 0;    // of the table that this rank holds
-    int64_t first = 0;  // of `rows`
+    int64_t row = 0;    // first replaced row, in this rank's part of the table
+    int64_t first = 0;  // first row in `rows`
     int64_t count = 0;
   };
   Weight rows;  // [n,H]; none: nothing is replaced
@@ -21,8 +21,8 @@ struct ReplacedRows {
   Tensor values(const Run& run) const { return rows.value().slice(0, run.first, run.count); }
 };
 
-// Calls add(gradient, run), which adds to the rows of a run in the f32 (f64) sum of their
-// gradients, after it has cleared the sum if it has no value yet.
+// Calls add(gradient, run) for each run. add() adds to the run's rows of the f32 (f64) gradient
+// sum, which is cleared first if it has no value yet.
 template <class F>
 void add_row_gradients(const ReplacedRows& replaced, Tape& tape, F&& add) {
   const GradSlot slot = tape.grad_slot(replaced.rows);

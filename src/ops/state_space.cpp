@@ -96,7 +96,7 @@ class ScanPart {
              {all_.heads, 1}}};
   }
 
-  // Numbers [H] of the part.
+  // This part's elements of a tensor [H] with one number per head.
   Tensor numbers(const Tensor& of_all) const {
     return divided_ ? of_all.slice(0, first_head_, own_.heads) : of_all;
   }

@@ -41,8 +41,8 @@ struct MuonConfig {
   void check() const;  // throws Error naming the flag
 };
 
-// True if Muon updates a parameter: a matrix between embedding and output layer, unless it is that
-// of a state space's inputs.
+// True if Muon updates a parameter: a matrix between embedding and output layer, except for the
+// input projection of a state space.
 bool takes(const parallel::ParameterSpec& placed);
 
 // For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?
@@ -61,8 +61,8 @@ class Muon final : public Rule {
   void update(const Target& target, const StepScalars& step, Stream& stream) override;
   void rehearse(const Target& target, Stream& stream) override;
 
-  // The iteration alone: x [M,N], of the models' wide type, with the decomposition U S V^T becomes
-  // approximately U V^T.
+  // Only the iteration: replaces x [M,N] = U S V^T (singular value decomposition), in the model's
+  // wide type, by approximately U V^T.
   void orthogonalize(const Tensor& x, Stream& stream);
 
  private:

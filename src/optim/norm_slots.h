@@ -19,7 +19,7 @@ struct NormSlots {
   std::vector<int64_t> first;  // first block of each shard; -1: counted by other ranks
 };
 
-// The positions follow the order of the model, detached parameters behind all others: each rank's
+// The positions follow the order of the model, detached parameters after all others: each rank's
 // shards are in that order, and parameters of different stages are in the order of the layers that
 // first use them. The slices of one parameter follow one another in the order of their first
 // elements in the whole parameter, whatever groups divide it. No other property of a layout affects

@@ -82,7 +82,7 @@ class Optimizer {
   void update(const StepInputs& inputs);
 
   // Computes the matrix products of update() and drops the results: nothing changes. The gradients
-  // must be initialised. Collective.
+  // must be initialized. Collective.
   void rehearse();
 
   // All state, besides the parameters, that the next step depends on: "remainder" (the difference

@@ -14,9 +14,8 @@ namespace megatron::parallel {
 inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
 inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
-// Contiguous parameters that are reduced and gathered by one call. Either all are trainable or
-// none, either all belong to experts or none, either all are gathered as codes of one size
-// or none, and all have one type.
+// Contiguous parameters that are reduced and gathered by one call. All have the same type, and they
+// agree in whether they are trainable, belong to experts, and are gathered as codes of one size.
 struct Bucket {
   struct Entry {
     ParameterSpec* placed = nullptr;
@@ -29,7 +28,7 @@ struct Bucket {
   DType type() const { return entries.at(0).placed->parameter.value.dtype(); }
   int64_t elements() const { return shards * shard; }
   bool coded() const { return code_bits > 0; }
-  // How many bytes the codes of `count` elements take; count must be even.
+  // Bytes of the codes of `count` elements; count must be even.
   int64_t code_bytes(int64_t count) const { return count * code_bits / 8; }
 
   // Elements of entries that are ParameterSpec::partial over that group.
@@ -44,7 +43,7 @@ struct Bucket {
   std::vector<Partial> partials;
   bool trainable = true;
   bool expert = false;     // its replicas are the expert replicas
-  int code_bits = 0;       // gathered as codes of so many bits (weight_codes.h); 0: as values
+  int code_bits = 0;       // bits of the codes that are gathered (weight_codes.h); 0: values are
   bool shared = false;     // contains a parameter with several uses or spans, or tied across stages
   std::vector<int> spans;  // spans that use some of its parameters
   bool outside_spans = false;  // some of its parameters are in no span
@@ -52,12 +51,12 @@ struct Bucket {
 
 struct BucketRules {
   int shards = 1, expert_shards = 1;
-  bool divides_frozen = false;  // also parameters that are not trainable; else they have one shard
+  bool divides_frozen = false;  // divides frozen parameters into shards, too; else they have one
   int64_t unit = 16;            // elements; parameters begin at multiples of it
   int64_t bucket_elements = 0;  // a bucket is closed once it has this many elements; 0: never
   bool by_span = false;         // one bucket per span
   bool shared_apart = false;    // parameters with several uses or spans get their own bucket
-  // Weights that can be gathered as codes of 8 or 4 bits are, in buckets of their own.
+  // Gather weights as 8-bit or 4-bit codes where possible; these are in separate buckets.
   bool fp8_codes = false, fp4_codes = false;
 };
 

@@ -16,25 +16,24 @@ namespace megatron::parallel {
 //   p2p         keys and values are passed around a ring (Liu et al. 2023)
 //   all_gather  every rank gets the keys and values of all tokens (Llama 3, 3.3.2)
 //   a2a         every rank gets all tokens of a share of the heads (Jacobs et al. 2023)
-//   a2a_p2p     a2a in groups of neighbouring ranks, p2p between ranks with the same heads (Fang
-//   and
-//               Zhao 2024)
+//   a2a_p2p     a2a in groups of neighbouring ranks, p2p between ranks with the same heads
+//               (Fang and Zhao 2024)
 enum class ContextExchange : uint8_t { p2p, all_gather, a2a, a2a_p2p };
 inline constexpr std::array kContextExchanges = {ContextExchange::p2p, ContextExchange::all_gather,
                                                  ContextExchange::a2a, ContextExchange::a2a_p2p};
 std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
 
-// Rows before a run in tensors of runs with what convolutions read before them.
+// In tensors of runs extended by the inputs that convolutions read before them: rows before a run.
 inline constexpr int64_t kRunHalo = kernels::kMaxConvolution - 1;
 
-// Rows of keys that this rank passes to others in attention over documents (SeenRows), of one
-// reach.
+// Rows of keys that ranks pass to each other in attention over documents (SeenRows), for one reach.
 struct PassedRows {
   class Steps {
    public:
-    // Memory for all rows of the layout in each step. counts: numbers of rows by step.
+    // Allocates memory for all rows of the layout in each step. counts: number of rows in each
+    // step.
     Steps(Arena& arena, const TokenLayout& layout, std::vector<int64_t> counts);
-    // steps: as SeenRows has them.
+    // steps: SeenRows::sent or received.
     void set(const std::vector<std::vector<int32_t>>& steps, Stream& stream);
 
     int64_t count(int step) const { return counts_[static_cast<size_t>(step)]; }
@@ -43,12 +42,12 @@ struct PassedRows {
 
    private:
     std::vector<int64_t> counts_;
-    // i32 [n-1,B*S']: the rows that are passed in steps 1 to n - 1, ascending, and the index among
-    // them of each row, -1: it is not passed.
+    // i32 [n-1,B*S'], for steps 1 to n - 1. rows: those that are passed, ascending. places: index
+    // of each row among these; -1: it is not passed.
     Tensor rows_, places_;
   };
 
-  // With the numbers of rows of sequences of one document each.
+  // Starts with the number of rows of sequences of one document each.
   PassedRows(Arena& arena, const TokenLayout& layout, const AttentionReach& reach);
 
   AttentionReach reach;
@@ -66,16 +65,16 @@ struct ExchangedTokens {
   Tensor whole_rows;          // i32 [B*S]: row of each token in [n*B*S'], the inverse
   Tensor all_segment_starts;  // i32 [B*S] (nn/batch.h); undefined: 0
   Tensor all_segment_ends;    // i32 [B*S] (nn/batch.h); undefined: S - 1
-  // Starts of this rank's documents, for states that are handed from run to run (TokenLayout::runs,
-  // S'/2 tokens each); undefined: sequences are one document, or are cut by document. Both are
-  // counted from the first token of a row, which is a run or a run with the kRunHalo tokens before
-  // it.
+  // Start of each token's document, for states that are passed from run to run (TokenLayout::runs,
+  // S'/2 tokens each). Undefined if each sequence is one document, or is cut by document. Counted
+  // from the first token of a row, which is a run (run_starts), or a run with the kRunHalo tokens
+  // before it (extended_starts).
   Tensor run_starts;       // i32 [2B, S'/2]; negative: before the run
   Tensor extended_starts;  // i32 [2B, kRunHalo + S'/2]; at least 0
 
-  // Which keys ranks pass to each other if sequences have several documents: one element for each
-  // window or chunk that is shorter than a sequence. Empty if micro-batches are recorded as CUDA
-  // graphs, whose messages have fixed sizes; all keys are passed then.
+  // The keys that ranks pass to each other if sequences have several documents: one element for
+  // each window or chunk size that is shorter than a sequence. Empty if micro-batches are recorded
+  // as CUDA graphs, whose messages have fixed sizes: all keys are then passed.
   std::vector<PassedRows> passed;
 
   const PassedRows* passed_rows(const AttentionReach& reach) const {
@@ -120,7 +119,7 @@ Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionO
 // Attention of this rank's queries to keys and values [B,E',K,D] of another text of each sequence,
 // which ranks divide as `keys` says: those of all ranks are gathered, whatever the exchange.
 // options: not causal, without windows and positions; window_start and window_end are indices in
-// the other text. queries: the tokens of the sequences.
+// the other text. queries, keys: the tokens of the sequences and of the other text.
 Var cross_attention(Tape& tape, const ops::Heads& heads, ops::AttentionOptions options,
                     const ContextTokens& queries, const ContextTokens& keys,
                     const ContextParallel& context);

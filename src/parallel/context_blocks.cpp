@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::string_view kKeys = "keys and values", kGradients = "gradients of keys and values";
 
-// Sends elements to one rank and receives elements from another. what: the contents. step: in which
-// the block is attended to. group: ranks.group() or, for calls that overlap, ranks.overlapped().
+// Sends elements to one rank and receives elements from another. what, step: the contents, and the
+// step in which the block is attended to, for the call's name. group: ranks.group() or, for calls
+// that overlap, ranks.overlapped().
 comm::Work send_to(Tape& tape, comm::Group& group, const Tensor& sent, int to,
                    const Tensor& received, int from, std::string_view what, int step) {
   std::vector<int64_t> sends(static_cast<size_t>(group.size())), receives(sends);
@@ -34,8 +35,8 @@ void add(Tape& tape, const Block& x, const Block& to) {
   tape.kernels().add({.a = x.both(), .b = to.both(), .out = to.both()}, tape.stream());
 }
 
-// Each rank sends what it holds to the next one. The gradient of a block begins at the rank after
-// its own, follows the block one step behind, and ends at its rank.
+// Each rank sends the block that it holds to the next rank. The gradient of a block starts at the
+// rank after the block's own, follows the block one step later, and ends at the block's own rank.
 class RingExchange final : public BlockExchange {
  public:
   explicit RingExchange(const ContextRanks& ranks) : ranks_(ranks) {}
@@ -70,12 +71,12 @@ class RingExchange final : public BlockExchange {
   }
 
   const ContextRanks& ranks_;
-  Block next_, gradient_;  // gradient_: of the block of the previous step
+  Block next_, gradient_;  // gradient_: gradient of the previous step's block
   comm::Work passing_, arrival_;
 };
 
-// Rows of a block as a message: those of the keys, then those of the values. Its memory is enough
-// for all rows, so that it does not depend on the documents of a micro-batch.
+// A message with some rows of a block: those of the keys, then those of the values. It allocates
+// memory for all rows, so that memory does not depend on the documents of a micro-batch.
 class RowsMessage {
  public:
   RowsMessage() = default;
@@ -88,14 +89,14 @@ class RowsMessage {
 
   DType type() const { return memory_.dtype(); }
   Tensor sent() const { return memory_.slice(0, 0, rows_ * (k_width_ + v_width_)); }
-  // index i32 [rows]: rows of the block.
+  // Copies rows of the block to the message. index i32 [rows]: the rows.
   void take(Tape& tape, const Block& block, const Tensor& index) const {
     if (rows_ == 0) return;
     take_rows(tape, all_rows(block.k()), index, k());
     take_rows(tape, all_rows(block.v()), index, v());
   }
-  // places i32 [B*S']: index in the message of each row of the block; -1 for those that are not in
-  // it, which become 0.
+  // Copies the message to rows of the block. places i32 [B*S']: index in the message of each row of
+  // the block; -1 for rows that are not in it, which become 0.
   void put(Tape& tape, const Block& block, const Tensor& places) const {
     if (rows_ == 0) {
       tape.kernels().fill({.out = block.both(), .value = 0}, tape.stream());
@@ -121,8 +122,8 @@ class RowsMessage {
   int64_t k_width_ = 0, v_width_ = 0;
 };
 
-// In step i, each rank sends rank + i the rows of its own block that it sees, and gets their
-// gradients back.
+// In step i, each rank sends the rows of its own block that rank + i sees to that rank, which
+// returns their gradients.
 class RowsExchange final : public BlockExchange {
  public:
   RowsExchange(const ContextRanks& ranks, const PassedRows& rows) : ranks_(ranks), rows_(rows) {}
@@ -158,7 +159,7 @@ class RowsExchange final : public BlockExchange {
   }
 
  private:
-  // Adds the gradients that returned to those before them.
+  // Adds the gradients that have been returned to those of earlier steps.
   void take_arrived(Tape& tape) {
     arrival_.wait(tape.stream());
     const Block block = own_.like(tape, returned_.type());
@@ -170,9 +171,9 @@ class RowsExchange final : public BlockExchange {
 
   const ContextRanks& ranks_;
   const PassedRows& rows_;
-  Block own_, gradient_;  // gradient_: of the own block, by the ranks of the steps so far
+  Block own_, gradient_;  // gradient_: of the own block, summed over the steps so far
   RowsMessage received_, returned_;
-  int step_ = 0, returned_step_ = 0;  // those of received_ and returned_
+  int step_ = 0, returned_step_ = 0;  // steps of received_ and returned_
   comm::Work passing_, arrival_;
 };
 

@@ -1,5 +1,6 @@
 // Blocks of keys and values that context-parallel ranks pass to each other in ring attention.
-// B sequences, S' tokens of each on a rank; K key heads of size D, with values of size V; n ranks.
+// B sequences, of each of which a rank has S' tokens; K key heads of size D, with values of size V;
+// n ranks.
 #pragma once
 
 #include <memory>
@@ -30,20 +31,20 @@ class Block {
 class BlockExchange {
  public:
   virtual ~BlockExchange() = default;
-  // Starts to bring the block of step 1 or a later one; `held` is that of the step before.
-  // overlaps: whether there is work before finish().
+  // Starts to fetch the block of a step from 1 on. held: the previous step's block. overlaps: true
+  // if there is work between this call and finish().
   virtual void start(Tape& tape, const Block& held, int step, bool overlaps) = 0;
-  // Waits for it. Keys that no query of this rank sees may be 0.
+  // Waits for the block and returns it. Keys that no query of this rank sees may be 0.
   virtual Block finish(Tape& tape) = 0;
-  // Starts to send the gradient of the block of each step, from 1 on, to its rank.
+  // Starts to send the gradient of the block of a step from 1 on to the block's rank.
   virtual void add_gradient(Tape& tape, const Block& part, int step) = 0;
-  // Adds, in the order of the steps, what the other ranks sent to this one's own part of the
-  // gradient of its block.
+  // own: this rank's part of the gradient of its own block. Adds to it, in the order of the steps,
+  // the parts that the other ranks have sent.
   virtual void add_received(Tape& tape, const Block& own) = 0;
 };
 
-// Whole blocks are passed around the ring; with `rows`, each rank sends the others the rows that
-// they see, and gets the same values.
+// Passes whole blocks around the ring. With `rows`, each rank instead sends every other rank the
+// rows that this one sees; results are the same.
 std::unique_ptr<BlockExchange> block_exchange(const ContextRanks& ranks, const PassedRows* rows);
 
 }  // namespace megatron::parallel

@@ -44,14 +44,14 @@ class ContextRanks {
   ExchangedTokens tokens_;
 };
 
-// What the queries of these options see.
+// The keys that queries see with these options.
 AttentionReach reach_of(const ops::AttentionOptions& options);
 
 // x itself, or a copy of it in another type.
 Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label);
 
-// Attention with ContextExchange::p2p. Where tokens() has the rows that queries see in this reach,
-// ranks pass these rows only.
+// Attention with ContextExchange::p2p. If tokens() has the rows that queries with this reach see,
+// ranks exchange only these rows.
 Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks);
 

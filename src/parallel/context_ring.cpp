@@ -110,10 +110,11 @@ struct SeenKeys {
   bool causal = false;
 };
 
-// A rank holds an early and a late chunk of each sequence, of equal size. Its own block is like a
-// sequence. All its queries see the early chunk of the ranks before it, whose late chunk follows
-// both of its own; its late queries see all of the block of a rank behind it. Attention to whole
-// chunks needs no positions, so that libraries take it. Null: which keys are seen depends on more.
+// A rank holds an early and a late chunk of each sequence, of equal size. Its own block is attended
+// to causally, like a sequence. All of its queries see the early chunk of a lower rank, whose late
+// chunk comes after both of its own. Its late queries see both chunks of a higher rank. Attention
+// to whole chunks needs no positions, so libraries can compute it. Null: which keys are seen also
+// depends on something else.
 std::optional<SeenKeys> seen_keys(const ContextRanks& ranks, int source,
                                   const ops::AttentionOptions& options) {
   if (options.window_start.defined() || options.window_end.defined() || options.window > 0 ||

@@ -94,7 +94,7 @@ class DataParallel final : public GradientListener, public SpanListener {
   const std::vector<Shard>& shards() const { return shards_; }
   // Called after shards' values were changed: sends them to the other ranks, or starts to.
   void parameters_changed();
-  // Called after the scales of quantised weights, or LowPrecision::active, changed outside a step:
+  // Called after the scales of quantized weights, or LowPrecision::active, changed outside a step:
   // sends the weights again if they are sent as codes.
   void scales_changed();
   // Makes every parameter's value whole (for samples and evaluation by other code); undone by the

@@ -27,7 +27,7 @@ struct ExpertRanks {
   bool own_tokens = true;
   comm::Group* async =
       nullptr;  // the same ranks, for calls that overlap with compute; null: calls block
-  // A forward pass may pause while a call is in flight (models::ForwardInParts).
+  // True if a forward pass may pause while a call is in flight (models::ForwardInParts).
   bool stops = false;
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   int width = 1;  // consecutive ranks that share slices of the same experts

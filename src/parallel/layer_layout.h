@@ -16,8 +16,8 @@ struct ModelPart {
   int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;  // head: output layer and loss, and the norm before them
   // Where the depths of multi-token prediction are, if the model has any: with the head; in this
-  // part, which is before the head's; or in a part before this one. The final norm is where they
-  // are.
+  // part, which is before the head's; or in a part before this one. The final norm is in the same
+  // part.
   enum class Predictions { with_head, here, earlier } predictions = Predictions::with_head;
   bool has_predictions() const {
     return predictions == Predictions::here || (predictions == Predictions::with_head && head);

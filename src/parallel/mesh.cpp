@@ -130,8 +130,8 @@ void check_hierarchy(const Layout& layout) {
     levels += fmt::format("{}{}", levels.empty() ? "" : " x ", size);
   }
   MG_CHECK(product == layout.cp,
-           "the product of --hierarchical-context-parallel-sizes {} is not {} {}: make them equal",
-           levels, kCp, layout.cp);
+           "the product of --hierarchical-context-parallel-sizes {} must equal {} {}", levels, kCp,
+           layout.cp);
 }
 
 void check_replicas(const Layout& layout, int world) {

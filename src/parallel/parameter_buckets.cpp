@@ -106,7 +106,7 @@ void ParameterBuckets::make_room() {
   }
 }
 
-// codes: those of the weights, if their products are quantised; else the values.
+// codes: those of the weights, if their products are quantized; else the values.
 void ParameterBuckets::gather(State& state, bool wait, bool codes) {
   Stream& stream = runtime_.stream();
   const Replicas& replicas = groups_.replicas(state.bucket->expert);

@@ -1,4 +1,4 @@
-// Placement: which part of which canonical tensor a rank holds. Initialisation, checkpoints,
+// Placement: which part of which canonical tensor a rank holds. Initialization, checkpoints,
 // optimizer shards, layout tests and the planner depend only on placements.
 #pragma once
 

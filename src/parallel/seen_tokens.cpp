@@ -29,7 +29,7 @@ struct Documents {
                            static_cast<size_t>(layout.held()));
   }
 
-  // Keys that a query sees; none where a token that pads a sequence sees none.
+  // Keys that a query sees; empty for padding tokens that see nothing.
   TokenLayout::Run seen(int64_t sequence, int32_t query, const AttentionReach& reach) const {
     const auto at = static_cast<size_t>(sequence * layout.length + query);
     int64_t begin = kernels::lowest_seen(query, reach.window, reach.chunk),
@@ -46,7 +46,7 @@ std::vector<int32_t> rows_seen(const Documents& documents, int rank, int holder,
                                const AttentionReach& reach) {
   const TokenLayout& layout = documents.layout;
   std::vector<int32_t> rows;
-  std::vector<int32_t> changes;  // at each token, in the number of queries that see it
+  std::vector<int32_t> changes;  // change at each token of the number of queries that see it
   for (int64_t s = 0; s < layout.sequences; ++s) {
     changes.assign(static_cast<size_t>(layout.length) + 1, 0);
     for (const int32_t query : documents.held(rank, s)) {

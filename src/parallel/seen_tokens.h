@@ -16,13 +16,13 @@ struct AttentionReach {
 
   bool operator==(const AttentionReach&) const = default;
   bool limited() const { return window > 0 || chunk > 0; }
-  // True if it can hide some of this many tokens.
+  // True if it can hide some tokens of a sequence of this length.
   bool limited_in(int64_t length) const {
     return (window > 0 && window < length) || (chunk > 0 && chunk < length);
   }
 };
 
-// For sequences of one document each. Ranges are in ascending order.
+// Tokens that ranks see in sequences of one document each. Ranges are in ascending order.
 class SeenTokens {
  public:
   using Run = TokenLayout::Run;
@@ -38,9 +38,9 @@ class SeenTokens {
   // Index of a token among those that `rank` holds, or among those that it sees.
   int64_t index_held(int rank, int64_t token) const;
   int64_t index_seen(int rank, int64_t token) const;
-  // Number of tokens per sequence that ranks see of others, over all ranks.
+  // Number of tokens per sequence that ranks see but do not hold, summed over all ranks.
   int64_t exchanged() const;
-  // True if that is at most half of what it is if each rank gets all tokens of the others.
+  // True if that is at most half of the number in an exchange of all tokens.
   bool few() const;
 
  private:
@@ -48,9 +48,9 @@ class SeenTokens {
   AttentionReach reach_;
 };
 
-// Rows of the keys that ranks pass to each other where windows or chunks limit what queries see of
+// Rows of the keys that ranks send to each other if windows or chunks limit what queries see of
 // their documents. In step i of a ring of n ranks, rank r attends to keys of rank r - i, which
-// sends it those that r's queries see.
+// sends it the rows that r's queries see.
 struct SeenRows {
   // [n][count], the first empty: element i lists, in ascending order, the rows of [sequences *
   // held()] that this rank sends to rank + i, and those that it receives from rank - i.

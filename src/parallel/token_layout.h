@@ -25,7 +25,7 @@ struct TokenLayout {
   bool by_document = true;
 
   bool operator==(const TokenLayout&) const = default;
-  // The rank that is this many behind this one in the ring of all; negative: before it.
+  // The rank `distance` places after this one in the ring of all ranks; negative: before it.
   int rank_at(int distance) const { return (rank + distance + ranks) % ranks; }
   int64_t held() const { return length / ranks; }  // tokens per sequence on this rank
   int64_t rows() const { return sequences * held(); }

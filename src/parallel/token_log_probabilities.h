@@ -13,7 +13,7 @@ namespace megatron::parallel {
 struct LabelledTokens {
   Tensor rows;    // i32 [R]: index of each among the T tokens, distinct; -1: an empty row
   Tensor labels;  // i32 [R]; of an empty row: any token
-  // If set, the logarithm of the sum of the squared probabilities is beside each log-probability.
+  // If set, each log-probability is followed by the logarithm of the sum of squared probabilities.
   bool squares = false;
 };
 

@@ -83,7 +83,7 @@ class BandwidthMeter {
   CallClock clock_;
   Tensor from_, to_;
   std::vector<double> samples_, reading_;
-  std::atomic<uint64_t> read_{0};  // result of reads, which keeps them from being optimised away
+  std::atomic<uint64_t> read_{0};  // result of reads, which keeps them from being optimized away
 };
 
 }  // namespace megatron::plan

@@ -145,11 +145,11 @@ struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
   DType type = DType::f32;
-  std::string low_precision;                   // which products have quantised operands; "": none
+  std::string low_precision;                   // which products have quantized operands; "": none
   int ranks = 1, ranks_here = 1, threads = 1;  // total; on this machine; per rank
   PlanAxes axes;
   int64_t sequences = 0, length = 0;  // sequences of a global batch, and their length in tokens
-  int64_t encoder_length = 0;  // of a text that an encoder reads beside each of them; 0: none
+  int64_t encoder_length = 0;  // tokens of each sequence's text for the encoder; 0: no encoder
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;

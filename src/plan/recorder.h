@@ -58,13 +58,13 @@ struct StepWork {
   std::vector<CollectiveItem> collectives;
 };
 
-// A step of `n` micro-batches, extrapolated from one of `less` and one of `more`: what the latter
-// has beyond the former is repeated for each further more - less micro-batches, which divides n -
-// more.
+// A step of `n` micro-batches, extrapolated from one of `less` and one of `more`: the work that the
+// latter adds to the former is repeated for each further more - less micro-batches. n - more must
+// be a multiple of more - less.
 StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less, int64_t more,
                   int64_t n);
 
-// Adds the calls of work that the same recorder has taken.
+// Adds the calls of `more`, which must come from the same recorder, to `work`.
 void add(StepWork& work, const StepWork& more);
 
 // Sums by kernel and type, and by collective and name. seconds: of a call, by item; empty: unknown.

@@ -13,9 +13,8 @@
 namespace megatron::plan {
 namespace {
 
-constexpr int64_t kColdest =
-    int64_t{96}  // Bytes between two uses of an operand: more than a last-level cache.
-    << 20;
+// Bytes between two uses of an operand that make it cold: more than a last-level cache.
+constexpr int64_t kColdest = int64_t{96} << 20;
 constexpr double kShort = 1e-3;  // seconds; shorter calls are timed in groups
 
 struct Rates {

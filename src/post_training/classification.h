@@ -14,10 +14,10 @@ class ClassificationObjective : public training::Objective {
   std::vector<MetricDefinition> metrics() const override { return {{.name = "accuracy"}}; }
 };
 
-// The mean over texts, and over all classes, of -log sigmoid(score) of the classes that a text has
-// and -log sigmoid(-score) of those that it has not (label_sets of the batch). A class is predicted
-// if its score is above 0. Metrics: "f1", 2 x hits / (predicted + real classes) of all texts
-// together, and "exact match", the share of texts whose predicted classes are theirs.
+// The mean over texts and over all classes of -log sigmoid(score) for the classes that a text has
+// (label_sets of the batch), and of -log sigmoid(-score) for the other classes. A class is
+// predicted if its score is above 0. Metrics: "f1", 2 x hits / (predicted + real classes) over all
+// texts, and "exact match", the share of texts for which exactly the right classes are predicted.
 class MultiLabelObjective final : public training::Objective {
  public:
   training::ObjectiveTerms evaluate(const corpus::HostBatch& batch, std::span<const double> scores,

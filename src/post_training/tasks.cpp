@@ -110,7 +110,7 @@ class PreferenceTask final : public training::Task {
 
 using models::ScoredTokens;
 
-// The model with a head of these classes, which begins anew unless the model has one of as many.
+// The model with a head of these classes, which is new unless the model has one with as many.
 Model with_head(const Model& model, const std::vector<std::string>& names,
                 const Vocabulary& vocabulary, ScoredTokens scored = ScoredTokens::last_token,
                 bool multi_label = false) {
@@ -283,9 +283,8 @@ std::shared_ptr<const training::Task> make_task(const settings::DataSettings& se
   if (settings.corrupts_spans()) return std::make_shared<const TwoTextsTask>(settings);
   MG_CHECK(
       settings.pretrains() || settings.chat_packing == "bfd" || settings.chat_packing == "none",
-      "--chat-packing {} cuts texts apart, but --task {} {}: use bfd or none",
-      settings.chat_packing, settings.task,
-      settings.task == "dpo" ? "compares completions" : "reads each as a whole");
+      "--chat-packing {} divides texts, but --task {} {}: use bfd or none", settings.chat_packing,
+      settings.task, settings.task == "dpo" ? "compares completions" : "reads each as a whole");
   if (settings.reads_two_texts()) return std::make_shared<const TwoTextsTask>(settings);
   if (settings.task == "dpo") return std::make_shared<const PreferenceTask>(settings.preferences);
   if (settings.task == "reward") {

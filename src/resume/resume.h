@@ -15,7 +15,7 @@
 namespace megatron::resume {
 
 struct StartingPoint {
-  // The model's tensors. If null, the model is initialised randomly.
+  // The model's tensors. If null, the model is initialized randomly.
   std::shared_ptr<const checkpoint::ModelDirectory> weights;
   // Checkpoint that the run resumes from, which includes the weights. Null: the run starts at step
   // 0.

@@ -98,7 +98,7 @@ std::optional<int64_t> SaveDirectory::tracked() const {
   return iteration;
 }
 
-// Both branches return: a variable that was assigned in the try block was found uninitialised after
+// Both branches return: a variable that was assigned in the try block was found uninitialized after
 // the throw (GCC 12, by valgrind).
 std::optional<int64_t> SaveDirectory::tracked_if_valid(std::string* why) const {
   try {

@@ -28,7 +28,8 @@ class SaveDirectory {
   // Step named by the tracker file; none if there is no such file. Throws Error if it holds
   // something else.
   std::optional<int64_t> tracked() const;
-  // The same, but also none for a file that holds something else, and `why` (or null) says so.
+  // The same, but returns none for a file that holds something else, and sets *why (unless null) to
+  // the error.
   std::optional<int64_t> tracked_if_valid(std::string* why) const;
 
   // The calls below are for the run that writes. create() makes the directory; throws Error if it

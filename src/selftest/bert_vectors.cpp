@@ -147,7 +147,8 @@ std::vector<int32_t> small_integers(const Json& list) {
   return values;
 }
 
-// Compares one mapping of bare arrays; of `mapping` the file has the first rows.
+// Returns the first difference between a mapping and the expected one, of which the file has the
+// first rows, the type, the shape and the SHA-256.
 std::string mapping_difference(const IntegerArray& own, const Json& expected) {
   std::vector<int64_t> theirs;
   for (const Json& row : expected["mapping"].as_array())

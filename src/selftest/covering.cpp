@@ -161,8 +161,8 @@ class Numbered {
   size_t count_ = 0;
 };
 
-// A set of tuples of values of different factors. One set of values is kept for all but the first
-// value of a tuple, so that a row's tuples are counted many at a time.
+// A set of tuples of values of different factors. For each choice of all but the first value it has
+// a set of first values, so that many tuples of a row are counted at once.
 class TupleSet {
  public:
   TupleSet(const Numbered& numbered, int strength)
@@ -177,7 +177,7 @@ class TupleSet {
   }
   bool contains(size_t first, size_t second) const { return firsts_[second].contains(first); }
 
-  // The tuples of a row whose last value is that of `factor`.
+  // Number of tuples in the set that the row contains and whose last value is that of `factor`.
   int common(const Numbered& row, size_t factor) const {
     int sum = 0;
     each(*this, row, factor,
@@ -192,7 +192,8 @@ class TupleSet {
   }
 
  private:
-  // Calls f with each set of first values and the row's values that such a tuple may begin with.
+  // For the tuples of a row that end with the value of `factor`: calls f for each choice of all but
+  // the first value, with its set of first values and the row's possible first values.
   template <class Self, class F>
   static void each(Self& self, const Numbered& row, size_t factor, F&& f) {
     const size_t last = row.value(factor);

@@ -59,7 +59,8 @@ class Deadline {
   std::thread thread_;
 };
 
-// "13.0" of "CUDA 13.0, driver 13.0", behind that word.
+// The version that follows `word`: "13.0" for "CUDA" in "CUDA 13.0, driver 13.0"; "" if it is
+// absent.
 std::string version_behind(const std::string& versions, const std::string& word) {
   const size_t at = versions.find(word + " ");
   if (at == versions.npos) return "";

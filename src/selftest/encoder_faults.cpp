@@ -15,7 +15,7 @@ Environment with_texts() {
   return environment;
 }
 
-// The tokens of a row's last text also see the padding behind it.
+// The tokens of a row's last text also see the padding after it.
 void show_padding(corpus::HostBatch& batch) {
   const auto length = static_cast<size_t>(batch.layout.length);
   for (size_t row = 0; row < batch.segment_ends.size(); row += length) {
@@ -27,7 +27,7 @@ void show_padding(corpus::HostBatch& batch) {
   }
 }
 
-// Each token of the decoder also sees all that stands behind its text in the encoder's row.
+// Each token of the decoder also sees all that stands after its text in the encoder's row.
 void show_padding_of_encoder(corpus::HostBatch& batch) {
   if (batch.encoder != nullptr)
     std::ranges::fill(batch.encoder_ends, static_cast<int32_t>(batch.encoder->layout.length) - 1);
@@ -74,7 +74,7 @@ void shifted_bias(const kernels::AttentionArgs& args, Stream& stream) {
 
 std::vector<Fault> faults_of_encoders() {
   return {{"visible-padding",
-           "the tokens of an encoder's text attend to the padding behind it",
+           "the tokens of an encoder's text attend to the padding after it",
            true,
            {},
            with_texts<show_padding>},
@@ -89,7 +89,7 @@ std::vector<Fault> faults_of_encoders() {
            {},
            with_one_rotary_table},
           {"visible-encoder-padding",
-           "cross attention reads what stands behind a token's own text in the encoder's row",
+           "cross attention reads what follows a token's own text in the encoder's row",
            true,
            {},
            with_texts<show_padding_of_encoder>},

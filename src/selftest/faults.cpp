@@ -311,7 +311,7 @@ Environment with_scale_doubled_by_tp() {
   return environment;
 }
 
-// The model without its adapter, as it is in training. Of models that are one stage.
+// The model without its adapter, but in training mode, so that it has dropout. For one stage only.
 class DroppingReference final : public training::ReferenceSource {
  public:
   DroppingReference(training::TrainedModel& trained, DType type) : trained_(trained), type_(type) {}
@@ -390,8 +390,8 @@ bool has_ring(const MatrixRow& row) {
   using enum parallel::ContextExchange;
   return row.layout.cp > 1 && row.layout.exchange != all_gather && row.layout.exchange != a2a;
 }
-// True if attention gets the positions of its queries: in the ring for documents, and for dropout,
-// which the GPT-2 and the BERT have. The T5's cross attention always gets them.
+// True if attention gets the positions of its queries: in the ring if there are several documents
+// or dropout, which the GPT-2 and the BERT have; with all_gather; and in the T5's cross attention.
 bool has_positions(const MatrixRow& row) {
   const bool in_ring = has_ring(row) && (row.model == 1 || row.is_encoder() || row.packed);
   return row.layout.cp > 1 && (in_ring || row.is_encoder_decoder() ||
@@ -515,8 +515,8 @@ std::vector<Fault> faults_of_decoders() {
        false, divides_matrices, with_group<Changed<unreduced<kPartial>>>, MatrixTask::adapters},
       {"reference-with-dropout",
        "the reference model of preferences, which is the model without its adapter, has dropout",
-       // Only the GPT-2 has dropout. Rows of several stages have no fault: one rank has it, with
-       // which they are compared.
+       // Only the GPT-2 has dropout. With several stages the fault is not planted in the row
+       // itself, but in the one-rank run with which it is compared.
        false, [](const MatrixRow& row) { return row.model == 1; }, with_dropping_reference,
        MatrixTask::preferences},
       {"prediction-past-documents",

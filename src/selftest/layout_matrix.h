@@ -20,15 +20,16 @@ namespace megatron::selftest {
 // heads, one with experts and one with latent attention, a BERT with its heads for masked tokens
 // and pairs of texts, a hybrid of state spaces, attention and experts, a T5 whose encoder reads a
 // text for each document, 1 or 2 sequences per micro-batch, and packed documents. Rows are in a
-// fixed order. Rows of other tasks follow the covering set: of its rows enough that every value is
-// in one of an objective (toy_objective.h) or of a reward model, which alternate and share the code
-// for losses of whole sequences, but not with T5; in one of adapters (LoRA); and in one of adapters
-// trained on preferences (DPO). Adapters have no rows with feed-forward blocks in chunks, with
-// BERT, T5 or the hybrid, and preferences are packed; one more row of these has dropout and one
-// stage. Rows of multi-token prediction, which only models of one stack of decoder layers with an
-// output layer of their own have, follow in the same way. Models without experts have dropout of
-// adapters. The last row is not part of the set: TP 4 with SP and DP 3 of a sharded optimizer,
-// whose tensor-parallel ranks would close small buckets at different parameters.
+// fixed order. After the covering set come rows of other tasks. For each of these tasks, enough
+// rows of the set are repeated with it that every value occurs in one: an objective
+// (toy_objective.h) or a reward model, which alternate and share the code for losses of whole
+// sequences (not with T5); adapters (LoRA); and adapters trained on preferences (DPO). Rows with
+// adapters do not have feed-forward blocks in chunks, BERT, T5 or the hybrid, and have dropout of
+// adapters if the model has no experts. Preferences are packed; one more row of these has dropout
+// and one stage. Rows of multi-token prediction follow in the same way, for models with one stack
+// of decoder layers and an untied output layer. The last row is not part of the set: TP 4 with SP
+// and DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at
+// different parameters.
 struct MatrixRow {
   int number = 0;
   // Index: an untied Llama, a tied GPT-2, a Llama with experts, or with latents, a BERT, a hybrid,
@@ -52,8 +53,8 @@ class LayoutMatrix {
   explicit LayoutMatrix(int strength);
 
   const std::vector<MatrixRow>& rows() const { return rows_; }
-  // The share of the rows with this number from 0, of `parts` of nearly equal size. Rows that are
-  // compared with the same run on one rank are mostly in the same part, so that it runs once.
+  // Part `number` (from 0) of the rows, of `parts` of nearly equal size. Rows that are compared
+  // with the same one-rank run are mostly in the same part, so that this run is made once.
   std::vector<const MatrixRow*> part(int number, int parts) const;
   const Covering& covering() const { return covering_; }
   // Impossible pairs of values with their reasons, one per line.

@@ -6,7 +6,7 @@
 namespace megatron::selftest {
 
 // Makes each whole sequence of a batch one or two pairs of documents of the same length, a chosen
-// completion before a rejected one, each behind a prompt of two tokens or more.
+// completion before a rejected one, each after a prompt of two tokens or more.
 void mark_preferences(corpus::HostBatch& batch);
 // Exchanges the chosen and the rejected text of each pair.
 void swap_preferences(corpus::HostBatch& batch);

@@ -36,8 +36,8 @@ struct SelftestOptions {
   DeviceKind device = DeviceKind::cpu;  // cpu or cuda
   bool real = false;                    // tests cuda's kernels at real sizes instead of the checks
   // Runs the layout matrix instead of the checks: strength 2 covers every pair of values, 3 every
-  // triple (0: the checks). Only LayoutMatrix::part(part, parts) is run. With a fault: the rows
-  // that reach it, in fp64, until one fails.
+  // triple (0: the checks). Only LayoutMatrix::part(part, parts) is run. With a fault: runs the
+  // rows that the fault affects, in fp64, until one fails.
   int layouts = 0;
   int part = 0, parts = 1;
   Precisions precisions = Precisions::all;  // for the layout matrix; always fp32 on cuda

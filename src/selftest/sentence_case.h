@@ -129,7 +129,7 @@ class SentenceCase {
   void compare_split(Split split, const Json& facts) {
     const auto examples = build(split);
     split_ = std::string(name(split));
-    // The generator of permuted runs, which goes on from sample to sample.
+    // The generator of permuted runs, whose state carries over from sample to sample.
     global_.reset();
     if (const Json* seed = request_.find("numpy_global_seed")) global_.emplace(seed->as_integer());
     if (const auto* blend = dynamic_cast<const typename Kind::Blend*>(examples.get()))

@@ -61,8 +61,8 @@ Environment with_unread_inputs() {
   return environment;
 }
 
-// Whether the next convolution of this rank's thread reads inputs of other ranks before its runs,
-// and whether it has the first run of each sequence.
+// True if the next convolution of this rank's thread reads inputs of other ranks before its runs;
+// true if it has the first run of each sequence.
 thread_local bool has_inputs_before_runs = false, begins_sequences = false;
 
 class NotedInputs final : public PassingGroup<NotedInputs> {
@@ -121,7 +121,7 @@ std::vector<Fault> faults_of_state_spaces() {
            "the inputs before the first tokens of documents and of the sequence, too",
            false, hands_states_on, with_inputs_past_beginnings},
           {"gate-behind-norm",
-           "a state space is gated behind its norm instead of before it, and vice versa",
+           "a state space is gated after its norm instead of before it, and vice versa",
            true,
            {},
            with_kernel<&kernels::Table::gated_norm, exchanged_order>},

@@ -109,7 +109,7 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
 
 namespace {
 
-// The given sequences of a batch, beside their texts for an encoder.
+// The given sequences of a batch, with their texts for the encoder if it has any.
 corpus::HostBatch chosen(const corpus::HostBatch& from, std::span<const int64_t> numbers) {
   const auto part = [&](const auto& all) {
     std::decay_t<decltype(all)> rows;

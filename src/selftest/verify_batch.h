@@ -15,7 +15,7 @@ struct ExpectedBatch {
   // For a model that scores texts: the row of `host` at which each sequence is scored.
   std::vector<int64_t> score_rows;
   std::vector<bool> padding;          // [B*S]: rows whose outputs are ignored; empty: none
-  std::vector<bool> encoder_padding;  // the same, of an encoder's texts beside them
+  std::vector<bool> encoder_padding;  // the same for the encoder's texts
 
   // Returns the share of data-parallel rank `rank` of `ranks`. All ranks get the same number of
   // sequences: if there are too few, a rank gets padding sequences whose tokens are not counted.

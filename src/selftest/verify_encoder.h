@@ -1,4 +1,4 @@
-// What `megatron verify` reads and compares of encoders, beside what decoders have.
+// What `megatron verify` reads and compares for encoders in addition to decoders.
 #pragma once
 
 #include "post_training/masked_text.h"
@@ -8,9 +8,9 @@
 
 namespace megatron::selftest {
 
-// Reads token_type_ids [B,S], if they are there, and confines attention to the tokens that
-// attention_mask shows. Hidden tokens see these, too, as in transformers, where they count for
-// answers. batch.padding has been read.
+// Reads token_type_ids [B,S] if the file has them, and restricts attention to the tokens whose
+// attention_mask is 1. The other tokens attend to these as well, as in transformers, whose answers
+// depend on them. batch.padding must have been read.
 void read_encoder_inputs(Expected& expected, const models::Model& model, ExpectedBatch& batch);
 // Reads the labels of an encoder:
 //   of masked tokens  labels [B,S], -100 where none is; next_sentence_label [B] of pairs
@@ -25,15 +25,15 @@ void read_encoder_labels(Expected& expected, const models::Model& model, Expecte
 std::shared_ptr<const training::Objective> class_objective(const models::Model& model,
                                                            const corpus::HostBatch& batch);
 
-// Renames an encoder's outputs, and takes them apart, as expected.safetensors has them: of a model
-// with pairs prediction_logits and seq_relationship_logits [B,2], of answers start_logits and
-// end_logits [B,S].
+// Splits and renames an encoder's outputs as expected.safetensors has them: for a model with pairs,
+// prediction_logits and seq_relationship_logits [B,2]; for answers, start_logits and end_logits
+// [B,S].
 void rename_encoder_outputs(const models::Model& model, const ExpectedBatch& batch,
                             TensorMap& values);
 
-// The gradient of a tensor, without that of the padding token's embedding and of padding's
-// position: transformers leaves these rows of the tables out, though answers, and targets of hidden
-// states, count padded tokens.
+// The gradient of a tensor, without the rows of the padding token's embedding and of the padding
+// position: transformers computes no gradient for them, although the losses of answers and of
+// hidden states include padded tokens.
 std::vector<double> without_padding_row(std::vector<double> gradient, std::string_view tensor,
                                         const models::Model& model);
 

@@ -1,4 +1,4 @@
-// What `megatron verify` reads and compares of encoder-decoders, beside what decoders have.
+// What `megatron verify` reads and compares for encoder-decoders in addition to decoders.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace megatron::selftest {
 // the encoder nor the decoder attends to padding. Throws Error for other shapes and for values
 // outside the model's range.
 ExpectedBatch read_encoder_decoder_batch(Expected& expected, const models::Model& model);
-// Returns the token with which the decoder begins, followed by the expected greedy tokens, beside
-// the first of the encoder's texts. nullopt if the file has no `greedy`.
+// Returns a batch with the first of the encoder's texts, whose decoder reads its start token and
+// then the expected greedy tokens. nullopt if the file has no `greedy`.
 std::optional<corpus::HostBatch> read_encoder_decoder_greedy(Expected& expected,
                                                              const corpus::HostBatch& batch,
                                                              const models::Model& model);

@@ -130,8 +130,8 @@ HiddenStates::HiddenStates(Expected& expected, const checkpoint::ModelDirectory&
       hidden_(model->hidden_size()) {
   MG_CHECK(
       expected.contains(kLast) || expected.contains(kPooled),
-      "{}: the model has no head (its class in config.json), so that expected.safetensors must "
-      "have {} or {}, and has neither",
+      "{}: the model has no head (its class in config.json), so expected.safetensors must have {} "
+      "or {}, but it has neither",
       files.path(), kLast, kPooled);
   std::vector<double> targets = read_target(expected, kLast, {sequences_, length_, hidden_});
   pooled_targets_ = read_target(expected, kPooled, {sequences_, hidden_});

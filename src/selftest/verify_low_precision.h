@@ -1,4 +1,4 @@
-// Compares the 4- and 8-bit formats and their quantisation with vectors of their definitions.
+// Compares the 4- and 8-bit formats and their quantization with vectors of their definitions.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ class MeanLoss final : public training::Objective {
   bool dynamic_;
 };
 
-// All rows end to end: documents that do not see each other.
+// All rows end to end: documents that do not attend to each other.
 corpus::HostBatch batch_of(Expected& expected, int64_t multiple) {
   const std::vector<int64_t> ids = expected.integers("input_ids"),
                              labels = expected.integers("labels"),

@@ -178,7 +178,7 @@ class Rows {
   std::vector<Place> places_;
 };
 
-// Reads the log-probabilities of all labels, and the sums of squares beside them.
+// Requests the log-probabilities of all labels and the sums of squared probabilities.
 class Reading final : public training::Objective {
  public:
   bool reads_squares() const override { return true; }

@@ -12,13 +12,13 @@
 
 namespace megatron::selftest {
 
-// directory, for the models ../models/policy and ../models/reference, of B pairs of at most T
-// tokens, where a log-probability [.., t] is that of token t + 1:
-//   pairs.json            [{prompt_ids, chosen_ids, rejected_ids, max_length: tokens that are
-//   kept}] cases.json            {CASE: {loss_type, beta, ..., metrics}} in TRL's names; with
-//   cpo_alpha:
-//                         kinds of CPO; without loss_type: ORPO. Of single completions: labels
-//                         [2B], and policy: the model that is trained, the other is the reference
+// directory: test vectors for the models ../models/policy and ../models/reference, with B pairs of
+// at most T tokens. A log-probability [.., t] is that of token t + 1. Files:
+//   pairs.json            [{prompt_ids, chosen_ids, rejected_ids, max_length}, ...]; max_length:
+//                         tokens that are kept
+//   cases.json            {CASE: {loss_type, beta, ..., metrics}} in TRL's names; with cpo_alpha:
+//                         kinds of CPO; without loss_type: ORPO. Single completions: labels [2B],
+//                         and policy: the model that is trained; the other is the reference
 //   losses.safetensors    of B chosen texts, then B rejected ones: input_ids, attention_mask,
 //                         completion_mask [2B,T]; log_probs, reference_log_probs of completions,
 //                         log_probs_all, log_sum_sq_probs [2B,T-1]; KL_..., with the completion of

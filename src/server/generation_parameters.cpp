@@ -104,8 +104,8 @@ void read_beams(const Parameters& p, GenerationParameters& g) {
   const inference::SamplingOptions& o = g.options;
   const auto exclude = [&](bool given, const char* name, const char* neutral) {
     if (given)
-      p.fail(name, fmt::format("excludes use_beam_search, which samples no text; leave out one of "
-                               "them, or make {} {}",
+      p.fail(name, fmt::format("cannot be combined with use_beam_search, which does not sample; "
+                               "leave out one of them, or set {} to {}",
                                name, neutral));
   };
   exclude(o.temperature != 0 && o.temperature != 1, "temperature", "0 or 1");

@@ -27,9 +27,9 @@ struct GenerationParameters {
   bool ignore_eos = false, stream = false, include_usage = false;
   bool routed_experts = false;  // return_routed_experts
 
-  // seed: most texts of a request that gives none.
+  // seed_of_request: the seed if the request gives none.
   inference::SamplingOptions sampling(uint64_t seed_of_request) const;
-  // Requests, and texts that are continued at a time, for each prompt.
+  // For each prompt: number of engine requests, and of texts that are continued at once.
   int64_t requests() const { return beams ? 1 : n; }
   int64_t width() const { return beams ? beams->beams : n; }
   // Tokens that end the text.

@@ -35,7 +35,7 @@ ScoreRequest read_scored_texts(const Parameters& p, const TextModel& model);
 // with its token types. Of an encoder's pair the longer text is cut first. Throws ApiError.
 ScoreRequest read_scored_pairs(const Parameters& p, const TextModel& model);
 
-// POST /v1/rerank: each of `documents` behind the query, scored as a pair. Throws ApiError.
+// POST /v1/rerank: each of `documents` after the query, scored as a pair. Throws ApiError.
 struct RerankRequest {
   ScoreRequest pairs;
   std::vector<std::string> documents;

@@ -1,4 +1,4 @@
-// How the directories of sentence-transformers make embeddings of hidden states.
+// How a sentence-transformers directory pools hidden states to an embedding.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace megatron::server {
 
-// By 1_Pooling/config.json in the directory: the mean, the first or the last token. Without that
-// file: the mean. Throws Error naming the file and a way of pooling that is not supported.
+// Returns the pooling in 1_Pooling/config.json of the directory (the mean, the first or the last
+// token), or the mean without that file. Throws Error naming the file and an unsupported pooling.
 inference::Pooling stored_pooling(const std::string& directory);
 
 }  // namespace megatron::server

@@ -105,8 +105,8 @@ void AdapterSettings::fields(Fields& f) {
         "but the output head; default all-linear");
   f.add("lora-target-parameters", &target_parameters,
         "expert parameters that get one adapter per expert, by name or end of "
-        "name (experts.gate_up_proj experts.down_proj), beside --lora-target; for models whose "
-        "experts are not modules (gpt-oss, Llama 4)");
+        "name (experts.gate_up_proj experts.down_proj), in addition to --lora-target; for models "
+        "whose experts are not modules (gpt-oss, Llama 4)");
   f.add("lora-exclude", &excluded,
         "modules without an adapter among those of --lora-target: names or one pattern");
   f.add("lora-layers", &layers,
@@ -118,10 +118,10 @@ void AdapterSettings::fields(Fields& f) {
   f.add("lora-alpha-pattern", &alpha_pattern,
         "other alphas of some modules, PATTERN=ALPHA, like --lora-rank-pattern");
   f.add("lora-modules-to-save", &modules_to_save,
-        "modules that are trained whole and stored with the adapter: every module whose name ends "
-        "so (lm_head)");
+        "modules that are trained in full and stored with the adapter: every module whose name "
+        "ends with one of these (lm_head)");
   f.add("lora-token-indices", &token_indices,
-        "tokens whose rows of the token embedding, and of a tied output layer, are trained whole "
+        "tokens whose rows of the token embedding, and of a tied output layer, are trained in full "
         "and stored with the adapter, as ids and ranges (7 32000-32003)");
   f.add_enum(
       "lora-bias", &bias,
@@ -132,7 +132,7 @@ void AdapterSettings::fields(Fields& f) {
   f.add_switch("use-rslora", &rank_stabilized, true,
                "scale by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)");
   f.add_switch("use-dora", &weight_decomposed, true,
-               "train the length of each row of the adapted weights, too (DoRA)");
+               "also train the norm of each row of the adapted weights (DoRA)");
   f.add("lora-dropout", &dropout,
         "dropout of the adapters' inputs in training; default that of --adapter, else 0");
   f.add("lora-plus-ratio", &plus_ratio,

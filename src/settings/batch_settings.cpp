@@ -12,9 +12,8 @@ void BatchSettings::fields(Fields& f) {
   f.begin_group("batch");
   f.add("seq-length", &seq_length, "sequence length in tokens").in_short_help();
   f.add("decoder-seq-length", &decoder_seq_length,
-        "tokens of a text of the decoder, if the model is an encoder-decoder, whose encoder reads "
-        "--seq-length tokens; default --seq-length. The texts of --task span-corruption need about "
-        "a fifth of it");
+        "encoder-decoders: sequence length of the decoder in tokens; --seq-length is then that of "
+        "the encoder; default --seq-length. --task span-corruption needs about a fifth of it");
   f.add("micro-batch-size", &micro_batch_size, "sequences per rank and forward pass")
       .in_short_help();
   f.add("global-batch-size", &global_batch_size,

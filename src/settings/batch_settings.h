@@ -32,9 +32,9 @@ struct BatchSettings {
   bool per_token_loss = true;
 
   void fields(Fields& fields);
-  // Tokens of a sequence with labels: of an encoder-decoder, the decoder's.
+  // Tokens of a sequence that has labels: for an encoder-decoder, the decoder's.
   int64_t labelled_length() const { return decoder_seq_length.value_or(*seq_length); }
-  // Tokens of a sample; encodes: with those of a text for an encoder beside the sequence.
+  // Tokens of a sample; encodes: including those of a text for an encoder.
   int64_t tokens_per_sample(bool encodes) const {
     return labelled_length() + (encodes ? *seq_length : 0);
   }
@@ -42,7 +42,7 @@ struct BatchSettings {
   // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);
-  // The number of iterations of `epochs` passes over a training set of this many rows.
+  // Sets the number of iterations to that of `epochs` passes over a training set of this many rows.
   void count_epochs(int64_t rows);
   // Samples consumed by the end.
   int64_t total_samples() const { return schedule.samples_after(*train_iters); }

@@ -87,8 +87,8 @@ void DataSettings::fields(Fields& f) {
         "names of the classes of --task classify or token-classification, in the order of the "
         "scores; default: those of the model's head, or else those in the data, sorted");
   f.add("doc-stride", &doc_stride,
-        "tokens that two windows of a context share, if it is longer than --seq-length leaves room "
-        "for beside the question of --task question-answering")
+        "--task question-answering: tokens by which consecutive windows of a context overlap, if "
+        "question and context together are longer than --seq-length")
       .within(0, int64_t{1} << 30);
   f.add("input-key", &input_key,
         "key of the encoder's texts in the records of --task seq2seq; default the first that a "
@@ -99,10 +99,12 @@ void DataSettings::fields(Fields& f) {
   f.add("center-rewards-coefficient", &center_rewards_coefficient,
         "weight of the squared sum of a pair's two scores in the loss of --task reward, which "
         "keeps scores near 0");
-  f.add("chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
-        "how chats (or texts, or pairs of them) are packed into rows of --seq-length tokens, where "
-        "they do not see each other: bfd (best fit, longest first; longer ones are cut), bfd_split "
-        "(longer ones are split), wrapped (a stream cut into rows), none (a row for each)");
+  f.add(
+      "chat-packing", &chat_packing, {"bfd", "bfd_split", "wrapped", "none"},
+      "how chats (or texts, or pairs of them) are packed into rows of --seq-length tokens (those "
+      "in one row do not attend to each other): bfd (best fit, longest first; longer ones are "
+      "cut), bfd_split (longer ones are split), wrapped (a stream cut into rows), none (a row for "
+      "each)");
   f.add("chat-truncation", &chat_truncation, {"keep_start", "keep_end"},
         "which tokens of a chat or text longer than --seq-length are kept");
   f.add("chat-template", &chat_template,
@@ -123,8 +125,8 @@ void DataSettings::fields(Fields& f) {
   const size_t first = f.all().size();
   preferences.fields(f);
   f.add("reference-model", &reference_model,
-        "Hugging Face directory of the reference model, of the trained model's shape; default: the "
-        "weights that the run begins with, or with adapters the model without them");
+        "Hugging Face directory of the reference model, which must have the trained model's shape; "
+        "default: the run's initial weights, or, with adapters, the model without them");
   f.add_switch("precompute-reference", &precompute_reference, true,
                "compute the reference model's log-probabilities once, before the first step, and "
                "keep them in a file next to the data or in --data-cache-path, so that no second "

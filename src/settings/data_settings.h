@@ -40,7 +40,7 @@ struct DataSettings : TokenizerSettings {
   std::string sft_prompt_format = "nemotron-h-aligned";
 
   void fields(Fields& fields);
-  // Makes --sft a --task sft. Throws Error for flags that contradict it.
+  // Sets --task sft if --sft is given. Throws Error for flags that contradict it.
   void settle_sft();
   bool pretrains() const { return task == "pretrain"; }
   bool masks() const { return task == "mlm"; }
@@ -49,7 +49,7 @@ struct DataSettings : TokenizerSettings {
   bool reads_sentences() const { return masks() || corrupts_spans(); }
   // True if the data are token files, not files of examples.
   bool reads_tokens() const { return pretrains() || reads_sentences(); }
-  // True if an encoder reads a text beside each sequence.
+  // True if each sample has a text for an encoder and one for a decoder.
   bool reads_two_texts() const { return corrupts_spans() || task == "seq2seq"; }
   // True if attention does not cross documents.
   bool confines_attention() const {

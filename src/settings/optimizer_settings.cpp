@@ -26,13 +26,14 @@ void OptimizerSettings::fields(Fields& f) {
                               "shape of the final decay of WSD");
   f.add("lr-wsd-decay-iters", &lr_wsd_decay_iters,
         "steps of WSD's final decay, which ends at --lr-decay-iters");
-  f.add("lr-wsd-decay-samples", &lr_wsd_decay_samples, "the same in samples");
+  f.add("lr-wsd-decay-samples", &lr_wsd_decay_samples,
+        "samples of WSD's final decay, which ends at --lr-decay-samples");
   f.add("lr-decay-iters", &lr_decay_iters,
         "steps until --min-lr is reached; default --train-iters");
   f.add("lr-decay-samples", &lr_decay_samples,
         "samples until --min-lr is reached; default --train-samples if given");
   f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up").in_short_help();
-  f.add("lr-warmup-samples", &lr_warmup_samples, "the same in samples");
+  f.add("lr-warmup-samples", &lr_warmup_samples, "samples of linear warm-up");
   f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a fraction of --lr-decay-iters");
   f.add("lr-warmup-init", &lr_warmup_init, "learning rate at the first step of the warm-up")
       .of([this] {

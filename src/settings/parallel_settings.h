@@ -50,8 +50,8 @@ struct ParallelSettings : ParallelSizes {
   void check(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length,
              std::vector<SettingNote>& notes) const;
 
-  // Throws Error naming this flag, which gave the length of a sequence or of a text beside it, if
-  // context-parallel or sequence-parallel ranks cannot divide the tokens.
+  // Throws Error if context-parallel or sequence-parallel ranks cannot divide a sequence of this
+  // length. flag: the flag that gave the length, which the error names.
   void check_length(int64_t length, std::string_view flag) const;
 
   // True if tokens are sent to other ranks' experts. False if every rank holds all experts, or if

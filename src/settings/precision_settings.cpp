@@ -33,8 +33,8 @@ void PrecisionSettings::low_precision_fields(Fields& f) {
     recipes.emplace_back(megatron::name(recipe), recipe);
   f.add_enum("fp8-recipe", &fp8_recipe, recipes,
              "scales of fp8: one per tensor, from the largest elements of earlier steps (delayed) "
-             "or of the tensor (tensorwise); powers of two, per 128 x 128 weights and 128 others "
-             "(blockwise), or per 32 elements (mxfp8)")
+             "or of the tensor (tensorwise); powers of two, per 128 x 128 elements of a weight and "
+             "128 of other operands (blockwise), or per 32 elements (mxfp8)")
       .of(fp8);
   f.add("fp8-margin", &fp8_margin, "divide scales by 2 to this power")
       .within(-64, 64)

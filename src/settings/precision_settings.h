@@ -35,9 +35,10 @@ struct PrecisionSettings {
   void check() const;  // throws Error naming the flag
   // Type of parameters and activations.
   DType type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
-  // Reads --te-precision-config-file, if it is given, and throws Error for what it cannot be.
+  // Returns how linear layers are quantized. Reads --te-precision-config-file if it is given, and
+  // throws Error for invalid contents.
   std::optional<LowPrecisionLayers> low_precision() const;
-  // The flag that asks for quantised products; "": none does.
+  // The flag that asks for quantized products; "": none does.
   std::string_view low_precision_flag() const;
   std::optional<optim::LossScaleSettings> loss_scale() const {  // for fp16
     return fp16 ? std::optional(loss_scaling) : std::nullopt;

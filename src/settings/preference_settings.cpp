@@ -97,7 +97,7 @@ constexpr std::array kKinds = {
     Row{.name = "sft",
         .kind = Kind::sft,
         .family = Family::ratio,
-        .doc = "mean loss of the tokens of a micro-batch's chosen completions; beside sigmoid: RPO",
+        .doc = "mean loss of the tokens of a micro-batch's chosen completions; with sigmoid: RPO",
         .couples = true},
     Row{.name = "kto",
         .kind = Kind::kto,
@@ -206,9 +206,9 @@ void PreferenceSettings::fields(Fields& f) {
       .of(family(Family::ratio));
   f.add_switch(
       "use-weighting", &use_weighting, true,
-      "WPO: the loss of a pair is weighted by the probability that the trained model gives "
-      "both completions, a geometric mean over their tokens of p / sum p^2; not a part of "
-      "the gradient");
+      "WPO: weight the loss of each pair by how probable both completions are under the trained "
+      "model: the product of their geometric means over tokens of p / sum p^2; no gradient flows "
+      "through the weight");
   f.add("discopop-tau", &discopop_tau, "discopop: temperature of the mixture of its two losses")
       .of(read_by(Kind::discopop));
   f.add("desirable-weight", &desirable_weight,
@@ -226,7 +226,7 @@ void PreferenceSettings::fields(Fields& f) {
       .of(cpo);
   f.add("alphapo-alpha", &alphapo_alpha,
         "AlphaPO: a log-probability log p becomes (1 - p^-alpha) / alpha in cpo, cpo_hinge, "
-        "cpo_ipo and simpo; 0: stays")
+        "cpo_ipo and simpo; 0: unchanged")
       .of(cpo);
 }
 

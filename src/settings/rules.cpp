@@ -143,7 +143,8 @@ const std::vector<Rule> kRules = {
     {flags,
      "reset-position-ids|reset-attention-mask|dataloader-inter-document-masking|eod-mask-loss",
      "task",
-     "--{flag} has no effect with --task {task}, whose texts never see each other: leave it out"},
+     "--{flag} has no effect with --task {task}, whose texts never attend to each other: leave it "
+     "out"},
     {flags, "fim-data", "task",
      "--fim-data rearranges the documents that a model of next tokens reads, but --task {task} "
      "trains something else: leave one out"},

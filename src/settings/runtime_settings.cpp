@@ -48,7 +48,8 @@ void RuntimeSettings::fields(Fields& f) {
         return timeout_seconds ? "--distributed-timeout-seconds-after-init takes precedence" : "";
       });
   f.add("distributed-timeout-seconds-after-init", &timeout_seconds,
-        "the same timeout in seconds, instead of minutes");
+        "timeout of calls to other ranks in seconds; takes precedence over "
+        "--distributed-timeout-minutes");
   f.replace({"distributed-timeout-minutes"}, {"distributed-timeout-seconds-after-init"});
   f.add("distributed-notice-seconds", &notice_seconds,
         "log which ranks are waiting for which after a communication call has taken this long, and "

@@ -15,7 +15,7 @@ namespace megatron::tasks {
 // arc_easy, arc_challenge {"question", "choices": {"text": [TEXT...], "label": [TEXT...]},
 // "answerKey": LABEL}, or
 //                  {"question": {"stem", "choices": [{"text", "label"}...]}, "answerKey": LABEL}
-// piqa             {"goal", "sol1", "sol2", "label": 0 or 1}; the label may be in a file beside it
+// piqa             {"goal", "sol1", "sol2", "label": 0 or 1}; the label may be in a file next to it
 // winogrande       {"sentence": TEXT with "_", "option1", "option2", "answer": "1" or "2"}
 // boolq            {"question", "passage", "label" or "answer": 0, 1, true or false}
 // truthfulqa_mc1   {"question", "mc1_targets": {"choices": [TEXT...], "labels": [0 or 1...]}}

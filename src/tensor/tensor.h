@@ -63,13 +63,13 @@ class Tensor {
   Tensor view_as(DType dtype) const;  // requires the same element size
   Tensor whole() const;               // all elements of the storage, 1-d
 
-  // The same view without ownership: of memory that recorded work (device/recorded_part.h) uses
-  // repeatedly. It may be overwritten.
+  // The same view without ownership, for memory that recorded work (device/recorded_part.h) uses
+  // repeatedly. Its contents may be overwritten.
   Tensor unowned() const;
   // The view without its storage: undefined, and keeps nothing alive.
   Tensor shell() const;
-  // This view, or shell of one, applied to the storage of another tensor, which must be at least as
-  // large.
+  // The same view (this may be a shell) of another tensor's storage. That must be at least as large
+  // as this one's.
   Tensor on(const Tensor& other) const;
 
  private:

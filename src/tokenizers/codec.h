@@ -18,7 +18,7 @@ namespace megatron::tokenizers {
 
 struct EncodeOptions {
   bool add_special_tokens = false;  // adds the tokenizer's special tokens around the text
-  // Recognises special tokens in the text; false: they are plain text.
+  // Recognizes special tokens in the text; false: they are plain text.
   bool find_special_tokens = true;
 };
 

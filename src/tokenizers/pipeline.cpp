@@ -61,7 +61,7 @@ class Pipeline final : public Codec {
     std::vector<std::string> spelt;
     std::vector<Range> ranges;  // ranges of a piece's tokens
     const EncodeOptions& options;
-    size_t size = 0, normalized = 0;  // bytes of the text before and after normalisation
+    size_t size = 0, normalized = 0;  // bytes of the text before and after normalization
 
     void add_token(int32_t id, TextView found) {
       ids.push_back(id);
@@ -95,7 +95,7 @@ class Pipeline final : public Codec {
   PostProcessor post_processor_;
   std::unique_ptr<Decoder> decoder_;
   AddedTokens raw_tokens_, normalized_tokens_;
-  std::map<int32_t, std::string> normalized_texts_;  // of added tokens that normalisation changes
+  std::map<int32_t, std::string> normalized_texts_;  // of added tokens that normalization changes
   int64_t unknown_ = -1;                             // Unigram's token for unknown text
 
   mutable std::mutex mutex_;
@@ -148,7 +148,7 @@ void Pipeline::add_tokens() {
     if (changed) normalized_texts_.emplace(id, text.bytes());
     read += token.content.size();
     check_growth(normalized += text.bytes().size(), read, "the normalizer, of all added tokens,");
-    // A special token that the normaliser changes is decoded in its new spelling and then, as in
+    // A special token that the normalizer changes is decoded in its new spelling and then, as in
     // the original, not known as special, unless another one is spelt so.
     special_.resize(std::max(special_.size(), static_cast<size_t>(id) + 1));
     if (token.special && !changed) special_[static_cast<size_t>(id)] = true;

@@ -85,8 +85,8 @@ int32_t pair_id(const Json& pair) {
   return checked_id(items[1]);
 }
 
-// The beginning before the first segment, the end behind each. RoBERTa's has it before others, too,
-// and no types but 0.
+// Puts the beginning token before the first segment and the end token after each. RoBERTa also has
+// an end token before each further segment, and only type 0.
 Segments put_around(const Json& settings, bool roberta, Segments segments) {
   const InputPiece begin{.token = pair_id(settings["cls"])};
   for (size_t i = 0; i < segments.size(); ++i) {

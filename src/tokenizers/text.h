@@ -1,4 +1,4 @@
-// A text that passes through normalisers and pre-tokenizers: its bytes and, if offsets are
+// A text that passes through normalizers and pre-tokenizers: its bytes and, if offsets are
 // requested, the bytes of the input that each of them represents.
 #pragma once
 

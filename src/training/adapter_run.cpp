@@ -86,14 +86,14 @@ std::set<std::string> transposed_tensors(const models::Model& model) {
   return transposed;
 }
 
-// What a new adapter takes from the rows of the model's matrices.
+// Initial values of a new adapter that come from rows of the model's matrices.
 class StoredRows {
  public:
   StoredRows(const models::LoraConfig& config, const checkpoint::ModelDirectory& directory,
              std::set<std::string> transposed)
       : config_(config), directory_(directory), transposed_(std::move(transposed)) {}
 
-  // Lengths of the rows of a matrix [rows,in], or of the columns of one that is stored [in,rows].
+  // Norms of the rows of a matrix [rows,in], or of the columns of one that is stored [in,rows].
   std::vector<double> lengths(const std::string& weight, const std::string& stored,
                               int64_t rows) const {
     const int64_t columns = directory_.find(stored)->shape.elements() / rows;
@@ -303,10 +303,9 @@ std::string check_base(const RunPlan& plan) {
                "modules_to_save: leave it out of --lora-target, or give --lora-rank in place of "
                "--adapter",
                plan.settings.data.task, module);
-  MG_CHECK(
-      plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
-      "--use-dora begins with the lengths of the rows of a trained model: give --model DIR with "
-      "--finetune");
+  MG_CHECK(plan.start.weights != nullptr || !plan.model->adapter()->weight_decomposed,
+           "--use-dora starts from the norms of the rows of a trained model: give --model DIR with "
+           "--finetune");
   MG_CHECK(plan.start.weights != nullptr || plan.model->adapter()->trainable_token_indices.empty(),
            "--lora-token-indices begins with the rows of a trained model: give --model DIR with "
            "--finetune");
@@ -350,7 +349,7 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
   for (const auto& [module, adapter] : before) {
     const auto found = now.find(module);
     MG_CHECK(found != now.end(),
-             "the adapter in '{}' has {}, but the run's has not: give the same "
+             "the adapter in '{}' has {}, but the adapter of this run does not: give the same "
              "--lora flags",
              directory.path(), module);
     MG_CHECK(found->second == adapter,
@@ -358,10 +357,11 @@ void check_same_adapter(const models::Model& model, const checkpoint::ModelDirec
              directory.path(), module, text_of(adapter), text_of(found->second));
   }
   for (const auto& [module, adapter] : now)
-    MG_CHECK(before.contains(module),
-             "the adapter in '{}' does not have {}, but the run's has: "
-             "give the same --lora flags",
-             directory.path(), module);
+    MG_CHECK(
+        before.contains(module),
+        "the adapter in '{}' does not have {}, but the adapter of this run does: give the same "
+        "--lora flags",
+        directory.path(), module);
 }
 
 }  // namespace megatron::training

@@ -84,7 +84,7 @@ class CudaGraphRunner final : public GradientListener {
   std::vector<UseState> use_states() const;
   std::vector<uint64_t> key_of(const nn::Batch& batch, std::span<const Tensor> others,
                                const Work& work) const;
-  // Adds a batch's shape, and where its tensors lie.
+  // Adds a batch's shape and the addresses of its tensors.
   static void add_places(const nn::Batch& batch, std::vector<uint64_t>& key);
   Form& form_of(std::vector<uint64_t> key);
   bool may_replay(const Form& form) const;
@@ -95,7 +95,7 @@ class CudaGraphRunner final : public GradientListener {
   void queue(Part& part);
 
   std::vector<Parameter*> parameters_;       // the trainable parameters
-  std::vector<const Parameter*> quantized_;  // those with quantised products, frozen ones included
+  std::vector<const Parameter*> quantized_;  // those with quantized products, frozen ones included
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;

@@ -68,8 +68,8 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
     });
     held = 0;
   };
-  // A rank without samples in the last turn runs others, which are not counted, because parameters
-  // may be gathered among all ranks in a pass.
+  // A rank without samples in the last round evaluates others without counting them, because all
+  // ranks may have to gather parameters in a pass.
   for (size_t turn = 0; turn < indices.size(); turn += stride) {
     const size_t begin = turn + together * static_cast<size_t>(samples.rank());
     const size_t first = begin < indices.size() ? begin : 0;

@@ -274,8 +274,8 @@ void Evaluation::check_of_sentences() const {
   MG_CHECK(
       text || s_.samples ||
           !(several || data.mock_data || data.data_args_path || data.per_split_data_args_path),
-      "--eval-samples N is needed: how many samples of the {} set to mask and to evaluate. One "
-      "pass is the default for one data set only",
+      "--eval-samples N is needed: the number of samples of the {} set to mask and evaluate. Only "
+      "a single data set has a default, one pass",
       s_.set);
 }
 

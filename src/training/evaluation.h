@@ -44,7 +44,7 @@ struct EvaluationResult {
   LossSum loss;
   int64_t sequences = 0;
   double unigram_entropy = 0;  // nats per counted token
-  int64_t pairs = 0;           // pairs of texts; their mean loss, and the share told right
+  int64_t pairs = 0;  // pairs of texts; their mean loss, and the share classified correctly
   double pair_loss = 0, pair_accuracy = 0;
   // What the loss is of: next tokens; masked tokens of samples; or each token of a text, masked by
   // itself (training/pseudo_losses.h).

@@ -37,8 +37,8 @@ size_t likeness(const std::string& a, const std::string& b) {
                            [&](const std::string& name) { return likeness(pattern, name); });
   names.resize(std::min(names.size(), kNear));
   throw Error(fmt::format(
-      "--freeze '{}' fits no tensor of the model; the nearest names are {}. A pattern must fit the "
-      "whole name: * stands for any text",
+      "--freeze '{}' matches no tensor of the model; the most similar names are {}. A pattern must "
+      "match the whole name: * stands for any text",
       pattern, fmt::join(names, ", ")));
 }
 
@@ -79,7 +79,7 @@ FrozenParameters::FrozenParameters(const models::Model& model,
       all.push_back(part.name);
     }
     MG_CHECK(frozen.empty() || kept.empty(),
-             "--freeze fits {}, but not {}, which are parts of the same matrix of the model: "
+             "--freeze matches {}, but not {}, which are parts of the same matrix of the model: "
              "freeze all of them or none",
              checkpoint::counted(frozen), checkpoint::counted(kept));
     if (!frozen.empty()) names_.insert(placed->parameter.name);
@@ -90,10 +90,11 @@ FrozenParameters::FrozenParameters(const models::Model& model,
     all_ += elements(*placed);
     if (contains(*placed)) frozen_ += elements(*placed);
   }
-  MG_CHECK(patterns.empty() || trained() > 0,
-           "--freeze {} fits all parameters of the model, so that nothing would be trained: leave "
-           "some out",
-           fmt::join(patterns, " "));
+  MG_CHECK(
+      patterns.empty() || trained() > 0,
+      "--freeze {} matches all parameters of the model, so that nothing would be trained: leave "
+      "some out",
+      fmt::join(patterns, " "));
 }
 
 std::string FrozenParameters::text() const {

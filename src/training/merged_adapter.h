@@ -28,19 +28,20 @@ class MergedAdapter {
 
   // A tensor of the base that the adapter changes, or a new one, of a head that the base lacks.
   struct Change {
-    std::string name, stored;  // in the model, and in base()
+    std::string name, stored;  // its name in the model, and in base()
     bool is_new = false;       // base() has no such tensor: `stored` is the name, too
-    std::string replacement;   // the adapter's tensor in its place; "": none
+    std::string replacement;   // tensor of the adapter that replaces it; "": none
     // Added to it: a bias, or the product of two matrices, each "" if there is none.
     std::string a, b, bias;
-    std::string magnitude;  // DoRA's: lengths of the outputs' weights; "": none
+    std::string magnitude;  // DoRA's: norms of the outputs' weights; "": none
     double scale = 0;
-    // Rows in the place of the tensor's own, and which these are; "": none.
+    // The adapter's tensor with rows that replace some of the tensor's, and their numbers; "":
+    // none.
     std::string rows;
     std::vector<int64_t> row_numbers;
     bool transposed = false;  // stored as [in, out]
-    // If it is of one expert, or has those of all, and a and b are of all experts: the experts
-    // whose it is, where their parts of a and b are, and the first of its rows of b.
+    // If a and b are of all experts: the experts whose weights the tensor holds (one or all), where
+    // their parts of a and b are, and the first row of b that belongs to it.
     struct Experts {
       int64_t first = 0, count = 1;
       models::ExpertLayout layout = {};

@@ -129,8 +129,9 @@ size_t& MicroBatchPass::place_of(int chunk, int micro_batch) {
   return places_[static_cast<size_t>(chunk) * batches_.size() + static_cast<size_t>(micro_batch)];
 }
 
-// Auxiliary losses are means over tokens, and the sum of a step is divided by what the objective
-// counts: the tokens of each sequence share what it counts, whichever sequences are with it.
+// Weights of the auxiliary losses, by sequence. These losses are means over tokens, but a step's
+// sum is divided by the objective's counted(): each sequence's count is divided among its tokens,
+// so that results do not depend on how sequences are grouped.
 std::vector<double> MicroBatchPass::auxiliary_weights(const Objective& objective,
                                                       const corpus::HostBatch& batch) {
   std::vector<double> weights;

@@ -31,8 +31,8 @@ struct ObjectiveTerms {
 class Objective {
  public:
   virtual ~Objective() = default;
-  // True if the logarithm of the sum of squared probabilities of the next token is beside each
-  // log-probability of a label.
+  // True if it needs, for each label, also the logarithm of the sum of squared probabilities of the
+  // next token.
   virtual bool reads_squares() const { return false; }
   // How many items of a micro-batch count: sequences, pairs; default: tokens.
   virtual double counted(const corpus::HostBatch& batch) const { return batch.counted(); }

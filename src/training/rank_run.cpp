@@ -178,11 +178,11 @@ void RankRun::draw_new_head(const checkpoint::ModelDirectory& directory,
   absent.insert(absent.end(), names.begin(), names.end());
   if (!lead()) return;
   log::info(
-      "'{}' is a language model: {} takes the place of its output layer, initialized as in a "
-      "new model with --seed {}{}",
+      "'{}' is a language model: its output layer is replaced by {}, initialized as in a new model "
+      "with --seed {}{}",
       directory.path(), plan_.whole.head, s_.runtime.seed,
       names.size() == 1 ? ""
-                        : fmt::format(", and so {} {}", names.size() == 2 ? "does" : "do",
+                        : fmt::format("; so {} {}", names.size() == 2 ? "is" : "are",
                                       fmt::join(names.begin() + 1, names.end(), ", ")));
 }
 

@@ -22,11 +22,11 @@ struct ReferenceWeights {
   std::string fingerprint;    // equal for equal weights
 };
 
-// Fingerprint of a model directory (checkpoint/fingerprint.h): of its config.json and files of
-// weights, whichever others are beside them and wherever it is.
+// Fingerprint of a model directory (checkpoint/fingerprint.h): of its config.json and weight files.
+// It depends neither on other files there nor on the directory's path.
 std::string fingerprint_of_model(const std::string& directory);
 
-// The weights of --reference-model, or else those that the run began with, also if it is resumed.
+// The weights of --reference-model, or else those that the run began with, even if it is resumed.
 // Nothing if the task needs no reference model. given: the settings before they were settled.
 // Throws Error if the model has another shape than the trained one, or if a resumed run began with
 // another reference model.

@@ -155,12 +155,12 @@ void find_examples(RunPlan& plan) {
   const Json& before = plan.start.state.examples;
   if (plan.start.checkpoint != nullptr && !before.is_null() && plan.iterations_left() > 0) {
     const std::string changed = changed_example(before.as_object(), files);
-    MG_CHECK(changed.empty(),
-             "the examples are not those that the run of {0} was begun with: {1}. Its order of "
-             "rows would not be continued, and some would be seen twice or never. Restore the "
-             "files, or train {0} on the new ones in a run of its own (megatron {2} --model {0} "
-             "--save ANOTHER_DIRECTORY)",
-             plan.start.checkpoint->path(), changed, data.task);
+    MG_CHECK(
+        changed.empty(),
+        "the examples differ from those that {0} was trained on: {1}. The order of rows would "
+        "change, so that some would be seen twice or never. Restore the files, or train {0} on "
+        "the new ones in a separate run (megatron {2} --model {0} --save ANOTHER_DIRECTORY)",
+        plan.start.checkpoint->path(), changed, data.task);
   }
   plan.examples = std::move(files);
 }

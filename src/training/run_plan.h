@@ -41,7 +41,7 @@ struct RunPlan : SettledRun {
   resume::StartingPoint start;
   std::optional<UpcycledWeights>
       upcycled;           // how a dense model's start.weights become a model with experts
-  bool new_head = false;  // start.weights have another head than the model, which begins anew
+  bool new_head = false;  // start.weights have another head: the model's is newly initialized
   // Number of tokens in start.weights if smaller than the model's; otherwise 0.
   int64_t stored_tokens = 0;
   std::string base;  // fingerprint of the model that an adapter is trained for; "": no adapter

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = 128;
 
-// Names in the directory of the matrices that training with blocks of 8 bits quantises.
+// Names in the directory of the matrices that training with blocks of 8 bits quantizes.
 std::set<std::string> linear_weights(const models::Stage& stage, const StoredNames& names,
                                      const std::string& path) {
   std::set<std::string> found;
@@ -113,7 +113,7 @@ class QuantizedFiles {
     return directory_.tensors().read(name, 0, directory_.find(name)->shape.elements());
   }
 
-  // Writes the codes of a matrix, and keeps its scales for the tensor behind it.
+  // Writes the codes of a matrix, and keeps its scales for the tensor after it.
   void quantize(const std::string& name, std::span<std::byte> codes) {
     const checkpoint::TensorInfo& info = *directory_.find(name);
     Arena& arena = runtime_.arena(MemoryClass::activations);
@@ -176,7 +176,7 @@ void warn_of_sizes(const checkpoint::ModelDirectory& directory,
   }
   if (!uneven.empty())
     log::warning(
-        "sizes of {} are no multiples of {}: this program reads them, and other programs may not",
+        "sizes of {} are not multiples of {}: this program can read them, other programs may not",
         checkpoint::counted(uneven), kBlock);
 }
 

@@ -18,7 +18,7 @@ struct QuantizedSave {
 // f32 scale, a power of two, so that the largest element goes to (224, 448]. All other tensors, and
 // files that are not weights, stay; config.json gets a quantization_config that lists the other
 // matrices. progress: bytes written and their total. Throws Error, and leaves nothing behind, for
-// an adapter, for weights that are quantised already, for tensors that are missing, of another
+// an adapter, for weights that are quantized already, for tensors that are missing, of another
 // shape or infinite, and for a family that stores matrices in another form.
 QuantizedSave save_quantized(const checkpoint::ModelDirectory& directory, const std::string& path,
                              int threads, const std::function<void(int64_t, int64_t)>& progress);

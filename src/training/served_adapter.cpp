@@ -72,9 +72,9 @@ checkpoint::ModelDirectory ServedAdapters::open(const std::string& directory) co
 std::shared_ptr<Runtime> ServedAdapters::take(bool waits) {
   std::shared_ptr<Runtime> memory = memory_->take(waits);
   MG_CHECK(memory != nullptr,
-           "memory is reserved for {} adapters (--max-loras, and one that replaces another), and "
-           "all of it is in use, by loaded adapters and by texts in progress with others: try "
-           "again when these have ended, or start the server with a larger --max-loras",
+           "the memory for {} adapters (--max-loras and one more for replacing an adapter) is all "
+           "in use, by loaded adapters and by unfinished texts with unloaded ones: try again when "
+           "these texts have ended, or start the server with a larger --max-loras",
            memory_->adapters());
   return memory;
 }

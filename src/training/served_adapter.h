@@ -20,17 +20,17 @@ struct ServedAdaptersOptions {
   int64_t most = 8, max_rank = 64;
 };
 
-// A rank's part of the adapters of one base model.
+// A rank's part of the adapters that are served with one base model.
 class ServedAdapters {
  public:
-  // Reserves memory for options.most adapters and for one that takes another's place: each as much
-  // as adapters of all linear layers and experts with rank options.max_rank need, or the largest of
-  // `directories`, which are to be loaded. Collective over `world`, which must outlive this and the
-  // adapters. Throws Error naming what does not fit.
+  // Reserves memory for options.most adapters and for one more, which may replace another. Each
+  // gets the memory of an adapter of all linear layers and experts with rank options.max_rank, or
+  // of the largest of `directories`, which will be loaded, if that is more. Collective over
+  // `world`, which must outlive this and the adapters. Throws Error naming what does not fit.
   ServedAdapters(ServedAdaptersOptions options, std::string base,
                  const std::vector<std::string>& directories, comm::Group& world);
 
-  // Memory for one adapter. Throws Error if all of it is in use; waits: waits instead.
+  // Returns memory for one adapter. Throws Error if all of it is in use, or with `waits`, waits.
   std::shared_ptr<Runtime> take(bool waits);
   // Loads the tensors of the adapter in a directory. number: inference::Adapter::number(). Throws
   // Error naming what does not fit the model or the memory, and tensors that the model does not

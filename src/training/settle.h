@@ -15,8 +15,7 @@
 
 namespace megatron::training {
 
-// Settings after a stage, with a note for each setting that it derived or that will have another
-// effect.
+// Settings after a stage, with a note for each setting that it derived or whose effect it changed.
 struct Settled {
   settings::TrainSettings settings;
   std::vector<SettingNote> notes = {};
@@ -31,12 +30,12 @@ struct Settled {
 };
 
 // Sets the initial model of --moe-use-upcycling: the dense model named by --load or
-// --pretrained-checkpoint becomes --model. A new run then resumes from nothing.
+// --pretrained-checkpoint becomes --model. A new run then does not resume from it.
 Settled take_dense_model(settings::TrainSettings settings);
 // As in Megatron-LM, --eval-iters 0 means no evaluation.
 Settled leave_out_evaluation(settings::TrainSettings settings);
-// Sets --hybrid-layer-pattern of a hybrid whose layers --num-layers counts: by the shares of their
-// kinds, or of --spec alone all state spaces.
+// Sets --hybrid-layer-pattern of a hybrid that is given by --num-layers: from the shares of the
+// kinds of layers, or with only --spec, all state spaces.
 Settled allocate_layers(settings::TrainSettings settings);
 // The bars of --hybrid-layer-pattern place the layers on pipeline stages.
 Settled place_by_pattern(settings::TrainSettings settings);

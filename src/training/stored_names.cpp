@@ -132,8 +132,8 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
   MG_CHECK(equal, "'{}' has {} and {}, which {}", directory.path(), output, table, otherwise);
 }
 
-// The tensor of which a layer of multi-token prediction has a copy of that name; "": none. name: of
-// a tensor that the model does not need.
+// name: a stored tensor that the model does not need. If it is a copy in a multi-token-prediction
+// layer, returns the name of the tensor that it copies; otherwise "".
 std::string original_of(std::string_view name, const WholeModel& whole) {
   if (name.ends_with(models::kPredictionHead)) return whole.head.empty() ? whole.table : whole.head;
   const bool of_layer = name.find("layers.") != name.npos;

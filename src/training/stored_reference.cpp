@@ -255,7 +255,7 @@ std::unique_ptr<ReferenceSource> stored_reference(const RunPlan& plan, TrainedMo
   if (world.rank() == 0)
     for (const StoredSet& stored : sets)
       log::info("reference log-probabilities {} {}",
-                std::ranges::find(to_compute, &stored) == to_compute.end() ? "are those of"
+                std::ranges::find(to_compute, &stored) == to_compute.end() ? "are read from"
                                                                            : "are written to",
                 stored.path);
   return std::make_unique<StoredReference>(std::move(sets));

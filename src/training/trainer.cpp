@@ -64,7 +64,8 @@ double remaining_work(const RunPlan& plan) {
   return steps * plan.expected.flops.front().flops;
 }
 
-// Work below which the GEMM peak is not measured, about that of the measurement on a few cores.
+// FLOPs of a run below which the GEMM peak is not measured: about those of the measurement itself
+// on a few cores.
 constexpr double kLeastWork = 2e11;
 
 void announce(const RunPlan& plan, const MachinePeak& peak) {

@@ -290,7 +290,7 @@ void load_states(const checkpoint::CheckpointDirectory& checkpoint, const TrainS
   });
   checkpoint.load_optimizer(held, wanted, unused);
   if (tells && !absent.empty())
-    log::info("'{}' does not have {} as this run needs them: they begin anew", checkpoint.path(),
+    log::info("'{}' lacks states of this run, which are initialized: {}", checkpoint.path(),
               checkpoint::counted(absent));
   if (tells && !unused.empty())
     log::info("'{}' has {}, which this run does not use", checkpoint.path(),

@@ -44,7 +44,8 @@ std::vector<checkpoint::HeldTensor> held_weights(std::span<const parallel::Shard
                                                  std::span<nn::ModuleState* const> states);
 // Placements with the names in an adapter's directory, by those of the parameters.
 using RenamedPlacements = std::map<const parallel::Placement*, parallel::Placement>;
-// Those that checkpoints have. renamed: must outlive the result.
+// This rank's part of the tensors that checkpoints store: for an adapter, only what is trained,
+// with the names of `renamed`, which must outlive the result.
 std::vector<checkpoint::HeldTensor> held_saved(const TrainStep& step, const models::Model& model,
                                                RenamedPlacements& renamed);
 // Names of an adapter's own tensors among the weights; none for a model without one.
@@ -53,8 +54,9 @@ std::vector<std::string> adapter_tensors(const WholeModel& whole);
 // code without such states.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
-// Names of the tensors that begin anew with a head of scores: its output layer, and its other parts
-// that a directory lacks; an encoder's may have the part below the output layer.
+// Names of the tensors of a score head to initialize: its output layer, and those of its other
+// parts that the directory lacks. (An encoder's directory may have the part below the output
+// layer.)
 std::vector<std::string> new_head_tensors(const WholeModel& whole,
                                           const checkpoint::ModelDirectory& directory);
 // Initializes the embedding and the output layer as in a new model.
@@ -78,8 +80,9 @@ void load_weights(const checkpoint::ModelDirectory& directory,
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
 // This rank's part of the states of the training: those of modules, then the optimizer's.
 std::vector<checkpoint::HeldTensor> held_states(const TrainStep& step);
-// Fills them from a checkpoint. States of modules that it does not have, as those of another
-// recipe, keep their values; it may have others. tells: this rank logs both.
+// Fills the states of held_states() from a checkpoint. Module states that it lacks, for example
+// because it was trained with another recipe, keep their values; others that it has are ignored.
+// tells: this rank logs both.
 void load_states(const checkpoint::CheckpointDirectory& checkpoint, const TrainStep& step,
                  const WholeModel& whole, bool tells);
 

@@ -156,7 +156,7 @@ class LoadRun {
     const server::HttpReply reply = client.post(kPath, body, [&](std::string_view piece) {
       try {
         record.push(piece, now());
-      } catch (const Error& e) {  // not an event of such a server
+      } catch (const Error& e) {  // not an event that such a server sends
         times.error = e.what();
       }
       return !over_ && times.error.empty();

@@ -27,7 +27,7 @@ class ForeignFlags {
   // Megatron-LM would not accept, and for a flag that only other commands have.
   void take(const FlagRow& row, const std::vector<std::string>& values);
 
-  // Sets the file line of the flags that are taken from now on, "run.yaml:3"; empty: none.
+  // Sets the file and line, "run.yaml:3", of the flags that follow, for errors; empty: none.
   void stand_in(const std::string& where) { place_ = where.empty() ? "" : where + ": "; }
 
   // Adds an error that finish() reports, for a flag that neither program has.

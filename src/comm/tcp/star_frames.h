@@ -20,8 +20,8 @@ enum class Kind : uint32_t {
   reply,      // from rank 0: the result of the call
   error,      // from rank 0: the exception of the call
   failure,    // from rank 0: why all calls fail
-  bye,        // either way: the run is over
-  abort,      // either way: "CODE"
+  bye,        // in either direction: the run is over
+  abort,      // in either direction: "CODE"
   stopped,    // to rank 0, from a process that takes no part: the reason
 };
 

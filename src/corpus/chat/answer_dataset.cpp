@@ -10,7 +10,7 @@ namespace megatron::corpus {
 namespace {
 
 // The tokens in [begin, end) of the answer, if they hold it whole: from the last token that begins
-// at its first character or before to the first one that ends at its last character or behind.
+// at its first character or before to the first one that ends at its last character or after.
 std::array<int32_t, 2> answer_in(const std::vector<tokenizers::Range>& offsets,
                                  const GoldAnswer& answer, int32_t context) {
   const auto first = static_cast<uint32_t>(answer.begin),
@@ -32,11 +32,11 @@ AnswerReading answer_reading(const models::ModelFacts& model,
   const bool before = around.first > 0, between = around.second > around.first,
              behind = around.size() > around.second;
   MG_CHECK(before && between && behind,
-           "the tokenizer puts no token {} texts, as questions and contexts need ([CLS] question "
-           "[SEP] context [SEP]): use that of an encoder",
+           "the tokenizer puts no token {} texts, but questions and contexts need [CLS] question "
+           "[SEP] context [SEP]: use the tokenizer of an encoder",
            !before    ? "before"
            : !between ? "between"
-                      : "behind");
+                      : "after");
   return {.capacity = capacity, .overlap = overlap, .token_types = model.token_types};
 }
 

@@ -31,21 +31,21 @@ AnswerReading answer_reading(const models::ModelFacts& model,
                              const tokenizers::Tokenizer& tokenizer, int64_t capacity,
                              int64_t overlap);
 
-// A window of a context, behind the question. A context with more tokens than a window has room for
-// is in several, which overlap.
+// A window: the question, then part of the context. A context with more tokens than fit in one
+// window is divided into several, which overlap.
 struct AnswerWindow {
   std::vector<int32_t> ids, types;         // types: of a model with several
   int32_t context = 0;                     // index of the context's first token
   std::vector<tokenizers::Range> offsets;  // characters of each of the context's tokens in it
-  // Indices of the first and the last token of the answer; 0, which is [CLS]: the window lacks it.
+  // Indices of the first and the last token of the answer; 0, which is [CLS]: not in this window.
   std::array<int32_t, 2> answer = {0, 0};
 
   int64_t context_end() const { return context + std::ssize(offsets); }
   bool has_answer() const { return answer[0] > 0; }
 };
 
-// The windows of a question, each with its first answer if that is whole in it. Throws Error naming
-// the place: a question that leaves no room, a context without tokens.
+// The windows of a question, each with the first answer if it contains all of it. Throws Error
+// naming the place if the question leaves no room, or the context has no tokens.
 std::vector<AnswerWindow> answer_windows(const Question& question,
                                          const tokenizers::Tokenizer& tokenizer,
                                          const AnswerReading& reading);
@@ -55,9 +55,9 @@ struct AnswerStore {
   struct Window {
     int64_t end = 0;                         // of its tokens in ids
     int32_t context = 0, context_end = 0;    // indices in the window of its context's tokens
-    std::array<int32_t, 2> answer = {0, 0};  // AnswerWindow
+    std::array<int32_t, 2> answer = {0, 0};  // as in AnswerWindow
   };
-  std::vector<int32_t> ids, types;  // AnswerWindow
+  std::vector<int32_t> ids, types;  // as in AnswerWindow
   std::vector<Window> windows;
   Sources sources = {};  // of the windows
   int64_t questions = 0;
@@ -82,7 +82,7 @@ AnswerStore read_answers(const std::vector<std::string>& paths,
 // context.
 class AnswerDataset final : public ExampleDataset {
  public:
-  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  // The arguments are those of ExampleDataset, of which `rest` are those after the examples.
   template <class... Rest>
   AnswerDataset(std::shared_ptr<const AnswerStore> store, std::vector<int64_t> examples,
                 Rest&&... rest)

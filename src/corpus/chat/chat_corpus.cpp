@@ -102,7 +102,7 @@ std::vector<std::string> logged_sources(const Sources& sources) {
   if (sources.names().size() <= kMostSources) return sources.names();
   log::info(
       "the examples have {} sources ('source' or 'channel' of a record, or else its file): their "
-      "losses are logged together, since at most {} can be logged apart",
+      "losses are logged together, since at most {} can be logged separately",
       sources.names().size(), kMostSources);
   return {};
 }
@@ -117,7 +117,7 @@ std::vector<NamedExamples> by_source(const Sources& sources, const std::vector<i
       all.size() <= kMostSources,
       "--multiple-validation-sets: the validation set has {} sources ('source' or 'channel' of "
       "a record, or else its file; the first are '{}' and '{}'), but at most {} can be "
-      "evaluated apart; leave the flag out, or give the records fewer sources",
+      "evaluated separately; leave the flag out, or give the records fewer sources",
       all.size(), all[0].name, all[1].name, kMostSources);
   return all;
 }
@@ -237,7 +237,7 @@ void report_answers(const AnswerStore& store, const std::string& path) {
                 : fmt::format("; the contexts do not answer {} of them", store.unanswered));
   if (store.lost > 0)
     log::warning(
-        "the answers of {} questions are whole in no window, so that they are learned as questions "
+        "the answers of {} questions do not fit in any window, so these are trained as questions "
         "without an answer: raise --seq-length or --doc-stride",
         store.lost);
 }
@@ -294,7 +294,7 @@ void report_preferences(const PreferenceStore& store, const std::string& path,
                                        : "they are longer than",
         files.seq_length, files.settings.chat_truncation);
   if (store.dropped > 0)
-    log::warning("{} {} are left out, because cutting leaves nothing of them to compare",
+    log::warning("{} {} are dropped, because cutting leaves nothing of them to compare",
                  store.dropped, unpaired ? "completions" : "pairs");
 }
 

@@ -42,7 +42,7 @@ class Storing {
   }
 
  private:
-  // True if generation would not stop after the last answer: no stop token carries loss behind its
+  // True if generation would not stop after the last answer: no stop token carries loss after its
   // last other token.
   bool ends_open(const ChatTokens& tokens) const {
     const auto last = std::find_if(tokens.weights.rbegin(), tokens.weights.rend(),

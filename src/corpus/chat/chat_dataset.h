@@ -49,7 +49,7 @@ ChatStore read_chats(const std::vector<std::string>& paths, const ChatTokenizer&
 // Whole chats, or parts of them; a document's first token is no label.
 class ChatDataset final : public ExampleDataset {
  public:
-  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  // The arguments are those of ExampleDataset, of which `rest` are those after the examples.
   template <class... Rest>
   ChatDataset(std::shared_ptr<const ChatStore> store, std::vector<int64_t> examples, Rest&&... rest)
       : ExampleDataset(*store, std::move(examples), std::forward<Rest>(rest)...),

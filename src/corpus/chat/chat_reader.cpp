@@ -212,7 +212,7 @@ ChatExample conversation_of(const Json& record, std::string place) {
   return example;
 }
 
-// One side of a pair, behind the prompt.
+// One side of a pair, after the prompt.
 ChatExample side_of(const Record& r, const char* key) {
   ChatExample example;
   example.place = r.place();
@@ -271,9 +271,10 @@ void split_messages(ChatExample& chosen, ChatExample& rejected) {
 // Makes the last message the completion, unless the record says what is its prompt.
 void split_last_message(ChatExample& example) {
   if (example.texts || example.prompt_messages) return;
-  MG_CHECK(example.messages.size() > 1 && example.messages.back()["role"] == Json("assistant"),
-           "{}: the last message, which is the completion, must be of the assistant, behind others",
-           example.place);
+  MG_CHECK(
+      example.messages.size() > 1 && example.messages.back()["role"] == Json("assistant"),
+      "{}: the last message, which is the completion, must be the assistant's and follow others",
+      example.place);
   example.prompt_messages = example.messages.size() - 1;
 }
 
@@ -313,7 +314,7 @@ std::vector<ChatExample> with_rejected(ChatExample chosen, const Record& r) {
   if (r.has("rejected_messages")) {
     rejected.messages = messages_of(r.list("rejected_messages"), r.place());
     MG_CHECK(!chosen.texts && !chosen.prompt_messages,
-             "{}: 'rejected_messages' needs 'messages' beside it", r.place());
+             "{}: 'rejected_messages' needs 'messages', too", r.place());
     split_messages(chosen, rejected);
     return {std::move(chosen), std::move(rejected)};
   }

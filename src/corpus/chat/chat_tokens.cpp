@@ -155,7 +155,7 @@ ChatTokens ChatTokenizer::of_texts(const ChatExample& example) const {
   return tokens;
 }
 
-// Everything behind the tokens that the prompt, with the generation prompt, has in common with the
+// Everything after the tokens that the prompt, with the generation prompt, has in common with the
 // whole text.
 ChatTokens ChatTokenizer::completion_of(const tokenizers::Chat& chat,
                                         const ChatExample& example) const {

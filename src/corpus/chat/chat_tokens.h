@@ -39,7 +39,7 @@ struct ChatTokens {
 enum class AnswerRule {
   generation_marks,  // {% generation %} in the template
   prefixes,          // the texts of the first messages, each with and without the answer
-  completion,        // everything behind the prompt
+  completion,        // everything after the prompt
   messages,          // each message is tokenized by itself
   everything,        // all tokens carry loss
 };
@@ -64,7 +64,7 @@ class ChatTokenizer {
   AnswerRule rule(const ChatExample& example) const;
   // The messages in one of these formats. Answers of the assistant carry loss, without the three
   // tokens that begin them in nemotron_nano_v2; with chat_template, all tokens do. Throws Error
-  // naming the place for an answer without text or behind none of a user or tool, and if tokens
+  // naming the place for an answer without text or after none of a user or tool, and if tokens
   // would reach from one message into the next.
   ChatTokens tokens(const ChatExample& conversation, PromptFormat format) const;
   // Throws Error if the tokenizer lacks a special token of the format.

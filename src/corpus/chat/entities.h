@@ -1,5 +1,5 @@
 // Entities in the labels of words, named as in CoNLL's data sets: B-PER begins one of type PER,
-// I-PER goes on with it, O is of none.
+// I-PER continues it, O is outside of entities.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace megatron::corpus {
 
 // Counts entities of texts by seqeval's rules: an entity is a run of words of one type; it ends
-// before a word with B- or S-, and behind one with E- or S-. A run may begin with I-.
+// before a word with B- or S-, and after one with E- or S-. A run may begin with I-.
 class EntityCounts {
  public:
   struct Counts {

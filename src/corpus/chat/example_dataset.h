@@ -1,4 +1,4 @@
-// A data set of packed rows of examples, whose documents do not see each other.
+// A data set of packed rows of examples, whose documents do not attend to each other.
 #pragma once
 
 #include <fmt/core.h>
@@ -52,7 +52,7 @@ class ExampleDataset : public data::Dataset {
     return examples_[static_cast<size_t>(part.document)];
   }
   // Writes a document's tokens, which are from this source, to the sample from index `at` on, and
-  // moves `at` behind them.
+  // advances `at` past them.
   static void place(std::span<const int32_t> ids, size_t source, size_t& at, data::Sample& sample);
   // Fills a sample that is padding so far.
   virtual void fill(const PackedRow& row, data::Sample& sample) const = 0;

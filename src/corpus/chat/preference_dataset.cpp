@@ -28,7 +28,7 @@ void keep(PreferenceDocument& document, int64_t length, bool keep_start) {
   document.completion_begin += of_second;
 }
 
-// Where a document begins whose completion stands right behind its prompt.
+// Where a document begins whose completion stands right after its prompt.
 int64_t begin_of(const PreferenceDocument& document) {
   return document.completion_begin - document.prompt_length;
 }

@@ -41,7 +41,7 @@ struct PreferenceDocument {
   int64_t length() const { return prompt_length + completion_length; }
 };
 
-// Tokens of many completions, each behind its prompt.
+// Tokens of many completions, each after its prompt.
 struct PreferenceStore {
   PreferenceReading reading;
   std::vector<int32_t> ids;
@@ -75,12 +75,12 @@ PreferenceStore read_preferences(const std::vector<std::string>& paths,
                                  const ChatTokenizer& tokenizer, const PreferenceReading& reading,
                                  ThreadPool& pool, const std::string& label);
 
-// Each example is two documents of a row, one behind the other. The labels are the next tokens. The
+// Each example is two documents of a row, one after the other. The labels are the next tokens. The
 // loss mask is 1 where the loss reads the label's log-probability, and the targets are the labels'
 // PreferenceRole.
 class PreferenceDataset final : public ExampleDataset {
  public:
-  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  // The arguments are those of ExampleDataset, of which `rest` are those after the examples.
   template <class... Rest>
   PreferenceDataset(std::shared_ptr<const PreferenceStore> store, std::vector<int64_t> examples,
                     Rest&&... rest)

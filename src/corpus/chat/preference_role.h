@@ -4,7 +4,7 @@
 namespace megatron::corpus {
 
 // HostBatch::targets of a data set of preferences. A chosen and a rejected completion, each after
-// its own copy of the prompt, are two documents of one row, one behind the other. `none` for
+// its own copy of the prompt, are two documents of one row, one after the other. `none` for
 // padding and for prompts that the loss does not read.
 enum class PreferenceRole {
   none,

@@ -16,8 +16,8 @@ using Ids = std::vector<int32_t>;
 
 struct ReadExample {
   std::vector<Ids> texts;
-  Ids types = {};    // of two texts in one
-  bool cut = false;  // they have been
+  Ids types = {};    // token types, if two texts are read as one
+  bool cut = false;  // the texts have been truncated
   int32_t label = 0;
   std::vector<int32_t> classes = {};  // of a text that may have several
   double margin = 0;

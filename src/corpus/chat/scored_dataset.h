@@ -110,7 +110,7 @@ std::vector<std::string> label_names_in(
 // its margin.
 class ScoredDataset final : public ExampleDataset {
  public:
-  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  // The arguments are those of ExampleDataset, of which `rest` are those after the examples.
   template <class... Rest>
   ScoredDataset(std::shared_ptr<const ScoredStore> store, std::vector<int64_t> examples,
                 Rest&&... rest)

@@ -1,4 +1,4 @@
-// Where examples are from: the parts of a mixture, each of which validation may evaluate apart.
+// Where examples are from: the parts of a mixture, which validation may evaluate separately.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct InputAndTarget {
 InputAndTarget text_pair_of(const Json& record, const std::string& place,
                             const TextPairReading& reading);
 
-// The tokens of a pair: what the encoder reads; and the target's own with the end behind them,
+// The tokens of a pair: what the encoder reads; and the target's own with the end after them,
 // which are the decoder's labels. It reads the begin and all of them but the end.
 struct TextPairTokens {
   std::vector<int32_t> input, target;
@@ -83,8 +83,9 @@ std::vector<PackedRow> pack_text_pairs(std::span<const int64_t> inputs,
                                        std::span<const int64_t> targets, int64_t encoder_length,
                                        int64_t decoder_length);
 
-// The loss mask is 1 at targets and their ends. Pairs of a row do not see each other, neither in
-// their texts nor across them; padding of the decoder sees the first token of the encoder's text.
+// The loss mask is 1 at targets and their ends. Pairs of a row do not attend to each other, neither
+// in their texts nor across them; padding of the decoder sees the first token of the encoder's
+// text.
 class TextPairDataset final : public ExampleDataset {
  public:
   // examples: which pairs of the store belong to the set. packing absent: a row for each. The other

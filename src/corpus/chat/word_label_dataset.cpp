@@ -32,7 +32,7 @@ void cut(WordLabelTokens& tokens, const WordLabelReading& reading) {
   tokenizers::cut_text(tokens.ids, kept, reading.keep_start, reading.ends);
   if (!reading.keep_start) tokens.labels.erase(tokens.labels.begin(), tokens.labels.end() - kept);
   tokens.labels.resize(static_cast<size_t>(kept));
-  // The tokens around the text took the place of its own.
+  // The special tokens at the ends have replaced tokens of the text; they have no label.
   if (reading.ends.first && tokens.ids.front() == *reading.ends.first)
     tokens.labels.front() = WordLabelTokens::kNone;
   if (reading.ends.last && tokens.ids.back() == *reading.ends.last)

@@ -65,7 +65,7 @@ WordLabelStore read_word_labels(const std::vector<std::string>& paths,
 // The loss mask is 1 at the tokens that have a label.
 class WordLabelDataset final : public ExampleDataset {
  public:
-  // The arguments are those of ExampleDataset, of which `rest` are those behind the examples.
+  // The arguments are those of ExampleDataset, of which `rest` are those after the examples.
   template <class... Rest>
   WordLabelDataset(std::shared_ptr<const WordLabelStore> store, std::vector<int64_t> examples,
                    Rest&&... rest)

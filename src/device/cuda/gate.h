@@ -1,5 +1,5 @@
-// CUDA refuses to synchronise a whole device while one of its streams is being captured, and
-// invalidates the capture. This gate delays the synchronisation until the capture has ended.
+// CUDA refuses to synchronize a whole device while one of its streams is being captured, and
+// invalidates the capture. This gate delays the synchronization until the capture has ended.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class RecordingGate {
   // Held by the capturing thread; captures run one after another.
   std::unique_lock<std::shared_mutex> record();
   void recorded();  // call before releasing that lock
-  // Held while the whole device is synchronised. Throws InternalError in the capturing thread.
+  // Held while the whole device is synchronized. Throws InternalError in the capturing thread.
   std::shared_lock<std::shared_mutex> wait_for_device();
 
  private:

@@ -15,7 +15,7 @@ namespace megatron::cuda {
 void require_pinned(const void* to, const void* from);
 
 // Copies go through a few pinned buffers per GPU, which are allocated on first use: the host fills
-// or empties one while the GPU copies another, whereas CUDA would serialise the two. Thread-safe.
+// or empties one while the GPU copies another, whereas CUDA would serialize the two. Thread-safe.
 class HostCopies {
  public:
   static constexpr int64_t kBuffer = int64_t{8} << 20;  // bytes

@@ -206,7 +206,7 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaPlugin* me
         "libmegatron_cuda.so next to the program is from a different build; build both together");
     return nullptr;
   }
-  // Constructed after CUDA is initialised, so that it is destroyed before CUDA.
+  // Constructed after CUDA is initialized, so that it is destroyed before CUDA.
   static const Opened opened = [] {
     Opened made;
     try {

@@ -441,9 +441,9 @@ std::vector<Heads> paged_shapes() {
   };
 }
 
-// Latents of multi-latent attention in absorbed form, those of DeepSeek and others: with few rows
-// and many, with rows that are not whole chunks of 16 bytes, and over more than one of CUDA's
-// ranges of keys, of which a window leaves parts.
+// Latents of multi-latent attention in absorbed form, of DeepSeek's sizes and others: with few rows
+// and many, with rows that are not whole chunks of 16 bytes, and with more keys than one range
+// (kLatentRange), also with a window that hides parts of ranges.
 std::vector<Heads> latent_shapes() {
   return {
       {.sizes = {2, 1, 77, 16, 1, 576, 512}, .page = 32, .latent = true},

@@ -45,8 +45,8 @@ EmbeddingBackwardArgs embedding_backward_args(Inputs& inputs, const Lookup& l) {
           inputs.sum("dtable", table, accumulator(l.type), l.beta, l.layout), l.first, l.part};
 }
 
-// A row adds up T / V gradients on average; rows that are met stand above the rms of a sparse
-// table.
+// A row adds up T / V gradients on average; in a sparse table, the rows that occur have larger
+// elements than the rms.
 Case embedding_backward_case(const Lookup& l) {
   Case made =
       case_of(&Table::embedding_backward, l,

@@ -48,7 +48,7 @@ Args step_args(Inputs& inputs, const Step& s) {
   return args;
 }
 
-// Codes of roots, or those of ratios without the one that is NaN.
+// Random codes: of roots (roots), or of ratios except the code of NaN.
 Tensor codes(Inputs& inputs, const char* name, const Shape& shape, bool roots) {
   const RandomStream random(1, name);
   std::vector<double> all(static_cast<size_t>(inputs.has_data() ? shape.elements() : 0));

@@ -97,7 +97,7 @@ class ChannelBlock {
   void differentiate(const Inputs& in, const T* dout, int64_t dout_stride, int64_t tokens,
                      int64_t ahead, Output<T> dx, int64_t dx_stride) {
     for_pairs(0, channels_, [&](int64_t i, auto n) {
-      VectorPair window[K], later[K];  // later[j]: ds of the token j + 1 behind
+      VectorPair window[K], later[K];  // later[j]: ds, j + 1 tokens later
       for (int64_t k = 0; k + 1 < K; ++k) {
         window[k] = load_pair(in[tokens + k] + i, n);
         later[k] = load_pair(&later_[k][i]);
@@ -135,7 +135,7 @@ class ChannelBlock {
     });
   }
 
-  // No token behind takes part.
+  // Clears the later tokens' gradients: none reaches this document.
   void begin_document() {
     for (auto& row : later_) std::fill_n(row, kMostChannels, 0.0f);
   }
@@ -170,7 +170,7 @@ class ChannelBlock {
       }
       return s;
     }
-    // The gradient of an input, from ds of its token and of those behind.
+    // The gradient of an input, from ds of its token and of the later ones.
     HWY_INLINE VectorPair input(VectorPair ds, const VectorPair (&later)[K]) const {
       VectorPair d{hn::Mul(weight[K - 1].a, ds.a), hn::Mul(weight[K - 1].b, ds.b)};
       for (int64_t k = K - 2; k >= 0; --k) {
@@ -287,7 +287,7 @@ void differentiate_tokens(const CausalConvBackwardArgs& args, const Documents& d
         Output<T>{dx.at(b, s) + channel, streamed}, dx.token);
   };
   block.begin_document();
-  int64_t behind = end;  // tokens behind the block whose sums contain its inputs
+  int64_t behind = end;  // tokens after the block whose sums contain its inputs
   while (behind < std::min(tokens, end + width - 1) && documents.are_together(end - 1, behind))
     ++behind;
   if (behind > end) tile.template operator()<false>(end, behind);

@@ -140,7 +140,7 @@ void find_thresholds(const ExpertThresholdsArgs& args, C* above, Stream& stream)
       for (int64_t e = 0; e < experts; ++e) above[e * tokens + t] = s[e] - alpha;
     }
   });
-  // Tokens that are left out have the lowest values, behind those at `place`.
+  // Tokens that are left out have the lowest values, after those at `place`.
   const int64_t real = count_of(args.counted, tokens), place = real * args.k / experts;
   for_each_block(stream, experts, [&](int64_t e, int) {
     C* column = above + e * tokens;

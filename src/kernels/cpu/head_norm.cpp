@@ -84,7 +84,7 @@ class HeadNorm {
         mean_(args.kind == NormKind::layer ? args.mean.data<float>() : nullptr),
         rstd_(args.rstd.data<float>()) {}
 
-  // Normalises head g of token t; `row` is its row in the statistics.
+  // Normalizes head g of token t; `row` is its row in the statistics.
   HWY_INLINE void norm(int64_t t, int64_t g, int64_t row) const {
     const T* x = x_.at(t, g);
     const T* ahead = x + x_.ahead;

@@ -22,7 +22,7 @@ void for_runs(Stream& stream, const MatrixPart& part, int64_t n, F&& f) {
   });
 }
 
-// Elements are multiplied by `multiplier` before they are rounded to codes, and decoded numbers by
+// Elements are multiplied by `multiplier` before they are rounded to codes, decoded numbers by
 // `inverse`.
 struct Factors {
   float multiplier, inverse;

@@ -170,7 +170,7 @@ HWY_INLINE void store_average(V m, const Second* second, uint8_t* p, N n, Moment
   const auto bits = hn::ShiftRight<MomentDither::kRatioBits>(
       hn::Add(hn::BitCast(Words(), most), broadcast(dither.ratio)));
   const auto normal = hn::Min(hn::Sub(bits, broadcast(kRatioBias)), broadcast(kLargestRatioCode));
-  // Converted where it is small alone: anything else may not fit.
+  // Larger values are set to 0 before the conversion, because they may not fit an integer.
   const auto is_small = hn::Lt(size, set(kSmallestNormalRatio));
   const V spacings = hn::IfThenElseZero(is_small, hn::Add(hn::Mul(size, set(0x1p9f)), share));
   const auto small = hn::BitCast(Words(), hn::ConvertTo(integers, spacings));

@@ -20,7 +20,7 @@ bool is_counted(const Tensor& counted, int64_t token) {
   return !counted.defined() || counted.data<int32_t>()[token] >= 0;
 }
 
-// Adds the terms of tokens.
+// Partial sums over a block of tokens: add() adds a token's terms.
 template <class C>
 class TokenSums {
  public:

@@ -20,9 +20,9 @@ struct CodedValues {
 CodedValues coded_gemm_scratch(const CodedGemmArgs& args, Stream& stream);
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);
-// K [T,E], then c [E], sums of blocks of rows [blocks,E] and r [T], f64.
+// Holds K [T,E], then c [E], sums of blocks of rows [blocks,E] and r [T], in f64.
 Tensor sinkhorn_scratch(const SinkhornArgs& args, Stream& stream);
-// s - alpha, [E,T] of the type of logits.
+// Holds s - alpha, [E,T], in the type of the logits.
 Tensor expert_thresholds_scratch(const ExpertThresholdsArgs& args, Stream& stream);
 Tensor expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream);
 Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream);

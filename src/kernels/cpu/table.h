@@ -1,4 +1,4 @@
-// The optimised kernels of the host.
+// The optimized kernels of the host.
 #pragma once
 
 #include "kernels/table.h"

@@ -172,7 +172,7 @@ struct Gradients {
   int64_t tokens, height;
 };
 
-// Gradients of a block of tokens, from the last to the first. Sums of dx also contain tokens behind
+// Gradients of a block of tokens, from the last to the first. Sums of dx also contain tokens after
 // the block, whose terms are computed again.
 template <class T, int K>
 __global__ void __launch_bounds__(kThreads) differentiate(Convolution<T> call, Gradients<T> to) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads) differentiate(Convolution<T> call, G
   const int64_t begin = channels.row * to.height,
                 end = begin + to.height < to.tokens ? begin + to.height : to.tokens;
   const int64_t last = end + call.width - 1 < to.tokens ? end + call.width - 1 : to.tokens;
-  float window[K][N], later[K][N], dweight[K][N] = {}, dbias[N] = {};  // later[j]: j + 1 behind
+  float window[K][N], later[K][N], dweight[K][N] = {}, dbias[N] = {};  // later[j]: ds, j + 1 later
   int64_t b = (last - 1) / call.length, s = (last - 1) % call.length, first_behind = -1;
   for (int64_t t = last - 1; t >= begin; --t, --s) {
     if (s < 0) s = call.length - 1, --b;

@@ -13,9 +13,9 @@ namespace {
 struct Scales {
   LowFormat format;
   MatrixPart part;
-  const float *of_blocks, *whole;  // whole: of e2m1
+  const float *of_blocks, *whole;  // whole: the tensor's scale, for e2m1 only
 
-  // By which element i is multiplied before it is rounded, and its number to be it again.
+  // Factors of element i: `multiplier` before it is rounded, `inverse` of its decoded number.
   struct Factors {
     float multiplier, inverse;
   };
@@ -34,10 +34,10 @@ Scales scales_of(const Args& args) {
   return {args.format, args.part, address_of<float>(args.scales), address_of<float>(args.scale)};
 }
 
-// Adjacent elements of a thread, which seldom are in more than one block.
+// Adjacent elements that a thread processes; they are rarely in more than one block.
 inline constexpr int kRun = 16;
 
-// Floats that are not negative are ordered like their bits.
+// most = max(most, value), atomically. Non-negative floats are ordered like their bits.
 __device__ inline void raise(float* most, float value) {
   atomicMax(reinterpret_cast<unsigned*>(most), __float_as_uint(value));
 }

@@ -8,7 +8,7 @@ namespace {
 // Heads per thread, which share the same angles.
 constexpr int kHeads = 4;
 
-// An item is a chunk of the rotated pairs, or of the elements behind them, of kHeads heads of one
+// An item is a chunk of the rotated pairs, or of the elements after them, of kHeads heads of one
 // token.
 template <class T>
 struct Heads {

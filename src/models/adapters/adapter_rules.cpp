@@ -49,7 +49,7 @@ AdapterPart part_of(nn::AdapterTensor tensor) {
   return AdapterPart::a;
 }
 
-// The modules of a model, by what their weights are, and those that have an adapter.
+// The modules of a model, by the kind of their weights, and those that have an adapter.
 struct Modules {
   explicit Modules(const Stage& whole) {
     for (const parallel::ParameterSpec* spec : whole.parameters()) {
@@ -168,14 +168,15 @@ void check_experts(const LoraConfig& config, const Modules& modules, const Stage
   std::vector<std::string> names(parameters.stored.begin(), parameters.stored.end());
   names.insert(names.end(), parameters.of_modules.begin(), parameters.of_modules.end());
   for (const std::string& target : config.target_parameters)
-    MG_CHECK(parameters.has(target),
-             "the adapter's target_parameters has '{}', which fits none of the parameters that can "
-             "have an adapter, those of experts: the model has {}",
-             target, names.empty() ? "none" : checkpoint::counted(names));
+    MG_CHECK(
+        parameters.has(target),
+        "the adapter's target_parameters has '{}', which matches no parameter that can have an "
+        "adapter of this kind, which are those of experts: the model has {}",
+        target, names.empty() ? "none" : checkpoint::counted(names));
   const auto adapted = std::ranges::find_if(modules.adapted, is_of_experts);
   MG_CHECK(adapted == modules.adapted.end() || (!config.weight_decomposed && !config.lora_bias),
-           "the adapter's targets include {}: adapters of experts have neither use_dora nor "
-           "lora_bias; leave these out, or leave out experts (--lora-exclude '.*\\.experts\\..*')",
+           "the adapter's targets include {}: adapters of experts support neither use_dora nor "
+           "lora_bias; leave these out, or exclude experts (--lora-exclude '.*\\.experts\\..*')",
            *adapted);
 }
 
@@ -329,14 +330,14 @@ void check_adapter(const LoraConfig& config, const Stage& whole) {
              name, checkpoint::counted(names));
   const std::string idle = idle_target(config, modules);
   MG_CHECK(idle.empty(),
-           "the adapter's target '{}' fits no module of the model, whose modules are {}", idle,
+           "the adapter's target '{}' matches no module of the model, whose modules are {}", idle,
            checkpoint::counted(names));
   MG_CHECK(unfit.empty() || config.all_linear,
            "the adapter's targets include {}, which cannot have one: choose among the matrices of "
            "attention and feed-forward blocks",
            checkpoint::counted(unfit));
   MG_CHECK(!modules.adapted.empty(),
-           "the adapter's targets fit no module of the model, whose modules are {}",
+           "the adapter's targets match no module of the model, whose modules are {}",
            checkpoint::counted(names));
   if (config.file.is_null()) check_choices(config, modules, ExpertParameters(whole));
 }

@@ -97,8 +97,8 @@ std::optional<ModuleAdapter> adapter_of(const LoraConfig& config, std::string_vi
   if (saved_by_whole_name || !is_target(config, module, kind)) return {};
   MG_CHECK(
       !saves_module(config, module),
-      "{} has an adapter and is saved whole: a name in modules_to_save fits every module whose "
-      "name ends with it, also within a word; write the name from a dot on",
+      "{} is a target of the adapter and also in modules_to_save: a name there matches every "
+      "module whose name ends with it, even in the middle of a word; write the name from a dot on",
       module);
   return with_patterns(config, module);
 }

@@ -199,7 +199,7 @@ void set_score_head(DecoderValue& value, const ScoreHead& head, const DecoderFam
   const nn::AttentionConfig* a = value.first_attention();
   MG_CHECK(!of_tokens || (a != nullptr && a->two_sided && value.encoder_layers == 0),
            "a head for {} needs an encoder (BERT, ModernBERT, ESM-2 and the like), whose tokens "
-           "see those behind them, and the model is a {}",
+           "attend to later ones, and the model is a {}",
            head.scored == ScoredTokens::span ? "answers" : "labels of tokens", family.name);
   set_prediction(value, {});
   if (family.set_score_head != nullptr && value.score_labels == 0)

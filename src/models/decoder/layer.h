@@ -21,7 +21,7 @@ class Sublayer {
  public:
   virtual ~Sublayer() = default;
   virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
-  // The same for a part that also reads what layers pass on beside the hidden state.
+  // The same for a part that also reads other values than the hidden state from earlier layers.
   virtual Var with(Tape& tape, const Var& x_TH, const Bundle& passed_on, const nn::Batch& batch,
                    bool train) const {
     static_cast<void>(passed_on);
@@ -87,7 +87,7 @@ class DecoderLayer {
   struct Branch {
     std::unique_ptr<nn::AddNorm> norm, post_norm, sum_norm;
     std::unique_ptr<Sublayer> sublayer;         // null if the layer has none
-    std::unique_ptr<nn::CrossAttention> cross;  // in place of a sublayer
+    std::unique_ptr<nn::CrossAttention> cross;  // the branch's sublayer if it is cross attention
     std::unique_ptr<nn::Dropout> dropout;
   };
   // value: a MixerValue or FeedForwardValue. Without a sublayer it builds nothing.
@@ -107,7 +107,7 @@ class DecoderLayer {
   Var leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch, bool train) const;
   // What a branch passes on: `in` with what it adds to the residual stream.
   static Bundle passed_on(Tape& tape, const Branch& branch, Bundle in, Var y, Var sum);
-  // in: what the layer passes on beside x.
+  // in: other values than x that earlier layers passed on.
   Var result(Tape& tape, const Branch& branch, const Var& x, const Bundle& in,
              const nn::Batch& batch, bool train) const;
   Bundle attended(Tape& tape, const Bundle& in, const nn::Batch& batch, bool train) const;

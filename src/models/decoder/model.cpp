@@ -208,7 +208,7 @@ void DecoderModel::build_head(nn::Builder& builder,
   } else {
     const bool mup = v.width_multiplier != 1;
     const int ops = 1 + static_cast<int>(predicted_losses());
-    // With muP, the output layer is initialised like an embedding.
+    // With muP, the output layer is initialized like an embedding.
     own_output_ = std::make_unique<nn::VocabularyTable>(
         builder, "output", v.vocab_size, v.hidden_size, mup ? embedding_init(v) : matrix_init(v),
         std::span(&ops, 1));

@@ -1,7 +1,7 @@
 // The one composition of transformers: any DecoderValue, whole or a part of it.
 //
-// The first part of an encoder-decoder looks up the texts of both; the embeddings of the decoder's
-// are passed on beside the encoder's layers ("target"), so that no other part needs the tables.
+// The first part of an encoder-decoder looks up the texts of both stacks. The embeddings of the
+// decoder's text bypass the encoder's layers ("target"), so that no other part needs the tables.
 #pragma once
 
 #include <memory>
@@ -85,8 +85,8 @@ class DecoderModel final : public Stage {
   Bundle end_encoder(Tape& tape, const Bundle& in, const nn::Batch& batch) const;
   Var embedded(Tape& tape, const Tensor& tokens, int use) const;
   Var without_left_out(Tape& tape, const Var& x_TH, const nn::Batch& batch) const;
-  // Input of the output layer, of the final norm's output. batch: of a model that scores the means
-  // of texts.
+  // Input of the output layer, computed from the final norm's output. batch: needed only for a
+  // model that scores the means of texts.
   Var head_input(Tape& tape, const Var& x_TH, const nn::Batch* batch = nullptr) const;
   Var head_input(Tape& tape, const Bundle& in, const nn::Batch* batch = nullptr) const {
     return head_input(tape, final_norm(tape, in), batch);
@@ -112,9 +112,9 @@ class DecoderModel final : public Stage {
   std::unique_ptr<nn::PositionTable> position_embedding_, token_type_embedding_;
   std::unique_ptr<nn::AddNorm> embedding_norm_;
   std::unique_ptr<nn::Dropout> embedding_dropout_, target_dropout_;
-  int prediction_use_ = 0;  // of the embedding, by the depths of prediction
+  int prediction_use_ = 0;  // which use of the embedding is that by multi-token prediction
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  std::vector<std::vector<Parameter*>> layer_parameters_;  // that each of them uses
+  std::vector<std::vector<Parameter*>> layer_parameters_;  // parameters that each layer uses
   std::vector<std::unique_ptr<PredictionDepth>> depths_;
   std::unique_ptr<nn::AddNorm> encoder_norm_, final_norm_;            // null: there is none
   std::unique_ptr<HeadTransformLayer> head_transform_, pair_pooler_;  // or none

@@ -1,4 +1,4 @@
-// One depth of multi-token prediction (PredictionValue), built as a block behind the last layer.
+// One depth of multi-token prediction (PredictionValue), built as a block after the last layer.
 #pragma once
 
 #include <functional>

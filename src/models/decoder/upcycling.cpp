@@ -34,8 +34,8 @@ bool has_constant_sum(const nn::MoeConfig& moe) {
 void check_granularity(const nn::MoeConfig& moe, int64_t granularity) {
   constexpr std::string_view kFlag = "--moe-upcycling-granularity";
   MG_CHECK(moe.experts % granularity == 0,
-           "--num-experts {} is not a multiple of {} {}, the parts of a feed-forward block, each "
-           "of which initializes the same number of experts; change one of them",
+           "--num-experts {} is not a multiple of {} {}: each part of a feed-forward block must "
+           "initialize the same number of experts; change one of them",
            moe.experts, kFlag, granularity);
   MG_CHECK(moe.choices % granularity == 0,
            "--moe-router-topk {} is not a multiple of {} {}: a token would pass through only some "

@@ -34,13 +34,14 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   if (layer.cross) {
     MG_CHECK(sequential, "only a sequential layer can have cross attention");
     const nn::AttentionConfig& a = *layer.cross;
-    MG_CHECK(a == (nn::AttentionConfig{.heads = a.heads,
-                                       .kv_heads = a.kv_heads,
-                                       .head_size = a.head_size,
-                                       .qkv_bias = a.qkv_bias,
-                                       .output_bias = a.output_bias,
-                                       .scale = a.scale}),
-             "cross attention has heads, their size, biases and a scale, and nothing else");
+    MG_CHECK(
+        a == (nn::AttentionConfig{.heads = a.heads,
+                                  .kv_heads = a.kv_heads,
+                                  .head_size = a.head_size,
+                                  .qkv_bias = a.qkv_bias,
+                                  .output_bias = a.output_bias,
+                                  .scale = a.scale}),
+        "cross attention can have heads, a head size, biases and a scale, but no other settings");
     LayerPart<nn::AttentionConfig>::check(model, a);
   }
 }
@@ -98,13 +99,15 @@ void check_encoder_layers(const DecoderValue& v) {
   for (int64_t i = 0; i < v.num_layers(); ++i) {
     const LayerValue& layer = v.layer(i);
     const bool decodes = v.encoder_layers > 0 && i >= v.encoder_layers;
-    MG_CHECK(layer.cross.has_value() == decodes,
-             "layer {} {} cross attention; the layers after an encoder's have it, and no others", i,
-             decodes ? "has no" : "has");
+    MG_CHECK(
+        layer.cross.has_value() == decodes,
+        "layer {} {} cross attention; all layers of an encoder-decoder's decoder must have it, "
+        "and no other layers can",
+        i, decodes ? "has no" : "has");
     const nn::AttentionConfig* a = layer.attention();
     MG_CHECK(v.encoder_layers == 0 || (a != nullptr && a->two_sided == !decodes),
-             "layer {} of an encoder-decoder must have attention {}", i,
-             decodes ? "to earlier tokens" : "to both sides");
+             "layer {} of an encoder-decoder must have {} attention", i,
+             decodes ? "causal" : "bidirectional");
   }
   if (v.encoder_layers == 0) return;
   MG_CHECK(v.prediction.depths == 0 && v.score_labels == 0 && !v.predicts_masked && !v.pair_head &&
@@ -140,7 +143,7 @@ void check_encoder(const DecoderValue& v) {
            "only a model that scores texts has parts of a score head");
   const nn::AttentionConfig* a = v.first_attention();
   MG_CHECK(v.scored == ScoredTokens::last_token || (a != nullptr && a->two_sided),
-           "only an encoder, whose tokens see those behind them, can score texts by their first "
+           "only an encoder, whose tokens attend to later ones, can score texts by their first "
            "token or the mean of all, or score each token; a decoder scores a text at its last");
   MG_CHECK(v.scored != ScoredTokens::mean || v.hidden_size % a->heads == 0,
            "the mean of a text's tokens is computed in {} parts, which do not divide the hidden "
@@ -241,7 +244,7 @@ void DecoderValue::check() const {
            "a score head has {} labels; their number must lie in [1, {}]", score_labels,
            kMaxVocabulary);
   MG_CHECK(std::ssize(score_label_names) == score_labels,
-           "a score head of {} labels has {} names of labels; give one for each", score_labels,
+           "a score head with {} labels has {} label names; give one for each", score_labels,
            score_label_names.size());
 }
 

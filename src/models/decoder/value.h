@@ -125,8 +125,8 @@ struct DecoderValue {
   // Masked language model: a token's logits are of the token itself, not of the next one.
   bool predicts_masked = false;
   std::optional<HeadTransform> head_transform;  // not of a model with scores
-  // An encoder without a head, whose output is that of its last layer. head_transform is what a
-  // head would have.
+  // An encoder without a head, whose output is that of its last layer. head_transform is the
+  // transform that a head would have.
   bool headless = false;
   bool output_bias = false;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
@@ -141,7 +141,7 @@ struct DecoderValue {
   // texts follows the first (two labels; Devlin et al. 2019, 3.1).
   bool pair_head = false;
   int64_t score_pad_token =
-      -1;  // the last token is the last one with another id; -1: the last of all
+      -1;  // a text's last token is the last one with another id than this; -1: the last of all
   std::vector<std::string> score_label_names;  // [score_labels]
   ScoreProblem score_problem = ScoreProblem::by_labels;
 
@@ -162,7 +162,7 @@ struct DecoderValue {
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Layer `index` in tensor names, which number the depths of prediction after the last layer.
+  // Layer by its index in tensor names, where the multi-token-prediction depths follow the layers.
   const LayerValue& layer(int64_t index) const {
     return index < num_layers() ? layers[static_cast<size_t>(index)] : prediction.layer;
   }

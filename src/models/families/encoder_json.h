@@ -15,24 +15,25 @@ namespace megatron::models {
 // the hidden states alone (BertModel).
 enum class EncoderHead { pretraining, masked, sequence, tokens, answers, none };
 
-// The head of the class <prefix>For... or <prefix>Model that architectures names; masked without
-// that key. known: what the family has, beside none. Throws Error naming them.
+// The head of the class <prefix>For... or <prefix>Model that `architectures` names; `masked`
+// without that key. known: the heads that the family can have, besides `none`. Throws Error that
+// lists them.
 EncoderHead encoder_head(const Json& config, std::string_view prefix,
                          std::vector<EncoderHead> known);
 EncoderHead head_of(const DecoderValue& value);
 void write_head(const DecoderValue& value, std::string_view prefix, Json& config);
 
-// Sets the head of a value whose layers are known. transform: of the language model's output layer;
-// pooled: of the labels of texts, or none; each_token: of the labels of tokens and answers, or
-// none.
+// Transforms before the output layer of each head. masked: of the language model; pooled: of
+// classifiers of texts; each_token: of classifiers of tokens, and of answers.
 struct EncoderHeads {
   HeadTransform masked;
   std::optional<HeadTransform> pooled, each_token;
   bool output_bias = true;
 };
+// Sets the head of a value whose layers have been read.
 void set_head(const Json& config, EncoderHead head, const EncoderHeads& heads, DecoderValue& value);
-// Gives `value` a score head in place of its own: of each token or of answers (span) behind
-// `each_token`, otherwise of the first token behind `pooled`.
+// Replaces the head of `value` by a score head: for each token or for answers (span) with the
+// transform `each_token`, otherwise for the first token with `pooled`.
 void set_scores(DecoderValue& value, ScoredTokens scored,
                 const std::optional<HeadTransform>& pooled,
                 const std::optional<HeadTransform>& each_token = {});
@@ -44,7 +45,7 @@ void check_heads(int64_t hidden_size, int64_t heads);
 // learned positions, a norm of the embeddings.
 DecoderValue read_bert_layers(const Json& config);
 Json write_bert_layers(const DecoderValue& value);
-// BERT's tensors of layers, behind this prefix.
+// BERT's tensors of layers, whose names begin with this prefix.
 FamilyTensors bert_tensors(const std::string& prefix);
 inline constexpr DecoderFamily::Key kBertKeys[] = {
     {"--hidden-dropout", "hidden_dropout_prob"},

@@ -14,7 +14,7 @@ namespace megatron::models {
 struct StateSpaceKeys {
   std::string_view heads, head_size, groups, states, conv_width, conv_bias;
 };
-// Their flags with these keys, behind `others`.
+// Appends the flags of a state space with these keys to `others`.
 template <size_t kOthers = 0>
 constexpr std::array<DecoderFamily::Key, kOthers + 4> state_space_flags(
     const StateSpaceKeys& keys, const std::array<DecoderFamily::Key, kOthers>& others = {}) {

@@ -3,7 +3,7 @@
 
 namespace megatron::report {
 
-// Seconds. Measured only if StepOptions::timing_level requests it; the device is then synchronised
+// Seconds. Measured only if StepOptions::timing_level requests it; the device is then synchronized
 // at the end of each part.
 struct StepTimes {
   // Level 1.

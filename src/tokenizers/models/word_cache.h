@@ -79,7 +79,7 @@ class WordCache {
         std::memcpy(words, from, size);
         return;
       }
-      asm("" : "+r"(from));  // hides the bytes beyond the word from the optimiser
+      asm("" : "+r"(from));  // hides the bytes beyond the word from the optimizer
       __builtin_memcpy(words, from, sizeof words);
       const uint64_t keep = (uint64_t{1} << (size % 8 * 8)) - 1;
       words[0] &= size < 8 ? keep : ~uint64_t{0};

@@ -1,4 +1,4 @@
-// Helper for normalisers that process one character at a time.
+// Helper for normalizers that process one character at a time.
 #pragma once
 
 #include <optional>

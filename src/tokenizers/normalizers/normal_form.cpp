@@ -53,7 +53,7 @@ Form::Form(NormalForm kind) : composes_(kind == NormalForm::nfc || kind == Norma
   icu::UnicodeSet starters, allowed;
   starters.applyIntPropertyValue(UCHAR_CANONICAL_COMBINING_CLASS, 0, status);
   allowed.applyIntPropertyValue(quick_check(kind), UNORM_YES, status);
-  MG_CHECK(U_SUCCESS(status), "ICU's normalisation data cannot be read: {}", u_errorName(status));
+  MG_CHECK(U_SUCCESS(status), "ICU's normalization data cannot be read: {}", u_errorName(status));
   active_ = known_;
   active_.removeAll(allowed.retainAll(starters));
   known_.freeze();
@@ -129,7 +129,7 @@ bool is_same(const std::vector<Written>& run, std::string_view bytes) {
 void Form::normalize(Text& text) const {
   const std::string_view bytes = text.bytes();
   MG_CHECK(bytes.size() < (size_t{1} << 31),
-           "a text of {} bytes is too long to normalise; the limit is 2 GB", bytes.size());
+           "a text of {} bytes is too long to normalize; the limit is 2 GB", bytes.size());
   const auto span = [&](size_t from, USetSpanCondition condition) {
     return from + static_cast<size_t>(active_.spanUTF8(
                       bytes.data() + from, static_cast<int32_t>(bytes.size() - from), condition));

@@ -1,4 +1,4 @@
-// Normalisers transform the text before it is split, except for added tokens with normalized =
+// Normalizers transform the text before it is split, except for added tokens with normalized =
 // false, which are split off first.
 #pragma once
 

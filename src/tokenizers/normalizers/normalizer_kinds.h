@@ -1,4 +1,4 @@
-// Factories for each kind of normaliser. Kinds with more than one setting read the JSON of
+// Factories for each kind of normalizer. Kinds with more than one setting read the JSON of
 // tokenizer.json and throw Error naming an invalid field.
 #pragma once
 
@@ -19,7 +19,7 @@ std::unique_ptr<Normalizer> make_normal_form(NormalForm form);
 // nonspacing marks; lowercase.
 std::unique_ptr<Normalizer> make_bert_normalizer(const Json& settings);
 
-// Normalisers that process one character at a time.
+// Normalizers that process one character at a time.
 std::unique_ptr<Normalizer> make_lowercase();      // without special case for final sigma
 std::unique_ptr<Normalizer> make_strip_accents();  // drops marks
 std::unique_ptr<Normalizer> make_nmt();  // drops control characters, replaces unusual spaces

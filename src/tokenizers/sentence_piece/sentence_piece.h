@@ -21,7 +21,7 @@ struct SentencePieceOptions {
 std::unique_ptr<Codec> make_sentence_piece(std::string_view bytes,
                                            const SentencePieceOptions& options);
 
-// True if the model's normaliser collapses runs of spaces and removes them at both ends.
+// True if the model's normalizer collapses runs of spaces and removes them at both ends.
 bool removes_extra_spaces(std::string_view bytes);
 
 }  // namespace megatron::tokenizers

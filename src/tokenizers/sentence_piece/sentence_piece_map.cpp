@@ -41,8 +41,8 @@ class Trie {
     const uint32_t unit = units_[place];
     const size_t children = place ^ static_cast<size_t>(unit >> 10) << ((unit & 0x200) >> 6);
     MG_CHECK((children | 0xff) < units_.size(),
-             "the normalization map's trie points at unit {} and has {}", children | 0xff,
-             units_.size());
+             "the normalization map's trie points at unit {}, but has only {} units",
+             children | 0xff, units_.size());
     const bool ends_key = (unit & 0x100) != 0;
     if (ends_key) check_replacement(units_[children] & 0x7fffffff);
     int8_t most = 0;

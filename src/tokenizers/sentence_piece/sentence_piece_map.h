@@ -1,4 +1,4 @@
-// Checks the normalisation map of a SentencePiece model: a double-array trie (Aoe, 1989; in
+// Checks the normalization map of a SentencePiece model: a double-array trie (Aoe, 1989; in
 // Darts-clone's layout) from byte strings to offsets in a blob of zero-terminated replacements.
 #pragma once
 

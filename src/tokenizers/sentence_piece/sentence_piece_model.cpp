@@ -159,7 +159,7 @@ void parse_trainer(std::string_view message, size_t offset, SentencePieceModel& 
   }
 }
 
-// Returns the size of the longest replacement. model: null for the denormaliser.
+// Returns the size of the longest replacement. model: null for the denormalizer.
 size_t parse_normalizer(std::string_view message, size_t offset, SentencePieceModel* model) {
   constexpr uint64_t kMap = 2, kAddPrefix = 3, kRemoveExtraSpaces = 4, kEscapeSpaces = 5;
   size_t longest = 0;

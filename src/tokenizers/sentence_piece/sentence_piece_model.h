@@ -20,7 +20,7 @@ struct SentencePieceModel {
                            kByte = 6;
 
   Algorithm algorithm = Algorithm::unigram;
-  // Settings of the normaliser: it collapses runs of spaces and strips them at the ends; it puts a
+  // Settings of the normalizer: it collapses runs of spaces and strips them at the ends; it puts a
   // space before the text; it writes spaces as U+2581.
   bool removes_extra_spaces = true, adds_prefix = true, escapes_spaces = true;
   std::string_view normalization_map;  // points into the bytes that were read; "" if there is none
@@ -28,7 +28,7 @@ struct SentencePieceModel {
   int64_t unknown_id = 0, bos_id = 1, eos_id = 2;  // negative if the model has none
   std::string unknown_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>";
   std::vector<Piece> pieces;       // by id
-  size_t longest_replacement = 3;  // most bytes that one byte of text can become by normalisation
+  size_t longest_replacement = 3;  // most bytes that one byte of text can become by normalization
   std::string bytes;               // the model without its self-test data
 };
 
@@ -36,7 +36,7 @@ struct SentencePieceModel {
 bool begins_as_sentence_piece(std::string_view bytes);
 
 // Throws Error naming the offset and the problem: a broken protocol buffer, a piece that is empty,
-// not UTF-8, given twice, longer than 8000 bytes or without a finite score, a normalisation map
+// not UTF-8, given twice, longer than 8000 bytes or without a finite score, a normalization map
 // that points outside itself, more than 64 user-defined pieces of which each is a prefix of the
 // next, or a model that is neither BPE nor Unigram.
 SentencePieceModel parse_sentence_piece(std::string_view bytes);

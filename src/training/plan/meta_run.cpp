@@ -32,7 +32,7 @@ constexpr int64_t kThreadBytes = int64_t{6}
 // A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
  public:
-  // encoder: length of the texts that an encoder reads beside them; 0: none.
+  // encoder: length of the texts for an encoder; 0: none.
   EmptySamples(int64_t length, bool confined, bool targets, bool examples, int64_t encoder = 0) {
     const auto n = static_cast<size_t>(length);
     sample_ = {.tokens = std::vector<int64_t>(n),
@@ -66,7 +66,7 @@ bool has_targets(const settings::TrainSettings& s, const models::Model& model) {
          model->facts().scored == models::ScoredTokens::span;
 }
 
-// Length of the texts that the model's encoder reads beside the samples; 0: none.
+// Length of the texts that the model's encoder reads; 0: it has no encoder.
 int64_t encoder_length(const settings::TrainSettings& s, const models::Model& model) {
   return model->facts().encoder_layers > 0 ? *s.batch.seq_length : 0;
 }

@@ -171,8 +171,8 @@ TEST_F(AdapterRun, WhatDoesNotFitIsRefused) {
   refused(command(lora + "--mlp-chunks-for-training 2"),
           {"--mlp-chunks-for-training 2 computes feed-forward blocks without their adapters"});
   refused(command(lora + "--lora-target q_proj_of_another"),
-          {"'q_proj_of_another' fits no module", "model.layers.0.self_attn.q_proj"});
-  refused(command(lora + "--lora-target .*q_proj_of_another"), {"targets fit no module", "21 ("});
+          {"'q_proj_of_another' matches no module", "model.layers.0.self_attn.q_proj"});
+  refused(command(lora + "--lora-target .*q_proj_of_another"), {"targets match no module", "21 ("});
   refused(command(lora + "--lora-target input_layernorm"),
           {"model.layers.0.input_layernorm", "cannot have one"});
   refused(command("--adapter " + other),
@@ -207,7 +207,7 @@ TEST_F(AdapterRun, ResumingNeedsTheSameAdapter) {
   refused(command(goes_on + "--lora-rank 4 --lora-alpha 8 --lora-target q_proj v_proj"),
           {"rank 4 and alpha 4 (scale 1)", "rank 4 and alpha 8 (scale 2)"});
   refused(command(goes_on + "--lora-rank 4 --lora-target q_proj"),
-          {"has model.layers.0.self_attn.v_proj", "the run's has not"});
+          {"has model.layers.0.self_attn.v_proj", "the adapter of this run does not"});
   refused(command(goes_on + "--lora-rank 4 --lora-target q_proj k_proj v_proj"),
           {"does not have model.layers.0.self_attn.k_proj"});
   refused(command("--train-iters 6 --load whole --lora-rank 4"),

@@ -187,8 +187,7 @@ TEST_F(EncoderCommands, ClassifyTrainsAHeadAtTheFirstToken) {
                          "--train-iters 20 --log-interval 1 --hidden-dropout 0 "
                          "--attention-dropout 0 --threads 1")));
   const Outcome r = succeed(with(line, {"--model", vectors("hf/bert"), "--save", "run"}));
-  expect_contains(r.err,
-                  {"classifier.weight takes the place of its output layer", "classifier.bias"});
+  expect_contains(r.err, {"its output layer is replaced by classifier.weight", "classifier.bias"});
   EXPECT_FALSE(has(r.err, "bert.pooler.dense.weight, "));  // the model has one
   const Json config = Json::read(place_ / "run/iter_0000020/config.json");
   EXPECT_EQ(config["architectures"].dump(), R"(["BertForSequenceClassification"])");

@@ -182,8 +182,7 @@ TEST_F(ScoreCommands, ALanguageModelBecomesAClassifier) {
   const Outcome r = place_.run(
       command("classify", "--model base/iter_0000006 --save cls --data-path labels.jsonl"));
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_NE(r.err.find("score.weight takes the place of its output layer"), std::string::npos)
-      << r.err;
+  EXPECT_NE(r.err.find("its output layer is replaced by score.weight"), std::string::npos) << r.err;
   const Json c = config("cls");
   EXPECT_EQ(c["architectures"].dump(), R"(["LlamaForSequenceClassification"])");
   EXPECT_EQ(c["id2label"].dump(), R"({"0": "down", "1": "up"})");
@@ -194,7 +193,7 @@ TEST_F(ScoreCommands, ALanguageModelBecomesAClassifier) {
   const Outcome again = place_.run(
       command("classify", "--model cls/iter_0000006 --save more --data-path labels.jsonl"));
   ASSERT_EQ(again.code, 0) << again.err;
-  EXPECT_EQ(again.err.find("takes the place"), std::string::npos) << again.err;
+  EXPECT_EQ(again.err.find("is replaced by"), std::string::npos) << again.err;
   EXPECT_LT(losses("more").back(), losses("cls").front());
   refused(command("classify",
                   "--model cls/iter_0000006 --save x --data-path labels.jsonl "
@@ -219,8 +218,7 @@ TEST_F(ScoreCommands, AnAdapterBringsANewHead) {
       "--model base/iter_0000006 --lora-rank 4 --data-path labels.jsonl --save ";
   const Outcome r = place_.run(command("classify", line + "whole"));
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_NE(r.err.find("score.weight takes the place of its output layer"), std::string::npos)
-      << r.err;
+  EXPECT_NE(r.err.find("its output layer is replaced by score.weight"), std::string::npos) << r.err;
   EXPECT_LT(losses("whole").back(), losses("whole").front());
   const std::string folder = place_ / "whole/iter_0000006";
   const Json adapter = Json::read(folder + "/adapter_config.json");
@@ -254,7 +252,7 @@ TEST_F(ScoreCommands, AnAdapterBringsANewHead) {
               "--model base/iter_0000006 --adapter peft --data-path labels.jsonl --save kept "
               "--lr 0 --lr-decay-style constant"));
   ASSERT_EQ(kept.code, 0) << kept.err;
-  EXPECT_EQ(kept.err.find("takes the place"), std::string::npos) << kept.err;
+  EXPECT_EQ(kept.err.find("is replaced by"), std::string::npos) << kept.err;
   EXPECT_EQ(read_file(place_ / "kept/iter_0000006/adapter_model.safetensors"),
             read_file(folder + "/adapter_model.safetensors"));
   refused(command("classify", line + "x --lora-target score"), {"--task classify", "'score'"});

@@ -243,7 +243,7 @@ TEST_F(Preferences, BadRecordsAreNamed) {
           R"("rejected": [{"role": "assistant", "content": "b"}]})",
           "no beginning in common");
   refused(R"({"messages": [{"role": "user", "content": "a"}], "rejected_response": "b"})",
-          "must be of the assistant");
+          "must be the assistant's");
   refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": )"
           R"("assistant", "content": "b"}], "rejected_response": ""})",
           "'rejected_response' is empty");

@@ -49,7 +49,8 @@ TEST(EncoderDecoders, RefuseWhatCrossAttentionDoesNotRead) {
   expect_contains(error_of([&] { decoder_from_json(changed); }), {"unknown", "window-size"});
   DecoderValue value = t5();
   value.layers.back().cross->two_sided = true;
-  expect_contains(error_of([&] { decoder_model(value); }), {"cross attention", "nothing else"});
+  expect_contains(error_of([&] { decoder_model(value); }),
+                  {"cross attention", "no other settings"});
 }
 
 TEST(EncoderDecoders, RefuseRelativePositionsThatCannotBeShared) {
@@ -69,7 +70,7 @@ TEST(EncoderDecoders, RefuseRelativePositionsThatCannotBeShared) {
   expect_contains(refused([&](DecoderValue& v) { relative(v, 1).max_distance += 8; }),
                   {"layer 1 shares", "same distances"});
   expect_contains(refused([](DecoderValue& v) { v.learned_positions = true; }),
-                  {"relative positions beside learned ones"});
+                  {"both relative and learned positions"});
   expect_contains(refused([](DecoderValue& v) { v.layers[0].attention()->kv_heads = 1; }),
                   {"--num-query-groups is 1", "relative positions"});
 }

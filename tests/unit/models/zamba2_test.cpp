@@ -64,7 +64,7 @@ TEST(Zamba2, WrongKeysAreNamed) {
   expect_contains(refusal("hybrid_layer_ids", Json::Array{1, 3, 5}),
                   {"5 in hybrid_layer_ids", "from 0 to 4"});
   expect_contains(refusal("hybrid_layer_ids", Json::Array{1, 3}),
-                  {"hybrid_layer_ids = [1, 3]", "other ones"});
+                  {"hybrid_layer_ids = [1, 3]", "different ones"});
   Json neither = with("layers_block_type", Json());
   neither.set("hybrid_layer_ids", Json());
   expect_contains(error_of([&] { model_from_config_json(neither); }),

@@ -61,7 +61,7 @@ TEST(ServedAdapters, OfAllLinearLayersAndExpertsFitTheirMemory) {
   EXPECT_NE(one->find_of_experts("layers.0.mlp.experts.up.weight"), nullptr);
   const auto replacing = served.load(folder.path());
   expect_in(error_of([&] { served.load(folder.path()); }),
-            {"reserved for 2 adapters", "--max-loras", "texts in progress"});
+            {"memory for 2 adapters", "--max-loras", "unfinished texts"});
   one = nullptr;
   EXPECT_NE(served.load(folder.path()), nullptr);
 

@@ -99,7 +99,8 @@ class ContinuedScan {
     return part.first && takes_few_rows(s_.kind, s_.type, part.high - part.low);
   }
 
-  // Rows of the chunk from its first token on, in the slot if tokens of earlier pieces are there.
+  // Rows of the chunk from its first token on. If the chunk began in an earlier piece, its rows are
+  // collected in the slot.
   MatrixRows rows(const Tensor& tensor, const Tensor& slots, int64_t text, const ChunkPart& part,
                   int64_t head) const {
     const MatrixRows here = scan_rows(tensor, text, part.row, head);
@@ -192,7 +193,7 @@ class ContinuedScan {
     }
   }
 
-  // The state before a chunk that goes on in a later piece.
+  // The state before a chunk that continues in a later piece.
   void keep_state(const ChunkPart& part, int64_t head, const N* state,
                   const HeadWork<N>& work) const {
     N* const to = slot_state(part.slot, head);

@@ -41,7 +41,7 @@ void for_bias(const Args& args, F&& f) {
   args.bias.defined() ? f(std::true_type{}) : f(std::false_type{});
 }
 
-// Gradient of the bias, summed by each block of query rows for itself: f32 [samples * key heads,
+// Gradient of the bias, summed separately by each block of query rows: f32 [samples * key heads,
 // row blocks, heads of a key head, slots]. The slots of a head are kTileThreads sums of lower
 // distances than -R, the distances -R to R, and as many sums of higher ones. Thread t owns the
 // distances whose remainder by kTileThreads is t, so that the order of sums is fixed.
@@ -51,7 +51,7 @@ struct BiasSums {
 
   __device__ bool requested() const { return sums != nullptr; }
   __device__ int slots() const { return 2 * radius + 1 + 2 * kTileThreads; }
-  // Sums of the heads of a block of rows: its number is `block` of all.
+  // Sums of the heads of a block of rows. block: its number among all blocks.
   __device__ float* of_block(int64_t block, int group) const {
     return sums + block * group * slots();
   }
@@ -80,7 +80,7 @@ __device__ inline void clear_bias_sums(const BiasSums& sums, float* to, int grou
 }
 
 // Adds gradients of scores, [kRows][padded(kKeys)], to the sums of a block whose first row is
-// first_row. Called by all threads, after they have written and synchronised.
+// first_row. Called by all threads, after they have written and synchronized.
 template <int kRows, int kKeys>
 __device__ void add_bias_gradient(const BiasSums& sums, float* to, const Places& places,
                                   const RowPlaces<kRows>& rows, int first_row, const int* keys,
@@ -115,7 +115,8 @@ __device__ void add_bias_gradient(const BiasSums& sums, float* to, const Places&
   }
 }
 
-// to = the sums of all blocks of rows, which AttentionBackwardScratch holds.
+// Writes the bias gradient of `args`: the total of `sums` (AttentionBackwardScratch) over all
+// blocks.
 void store_bias_gradient(const AttentionBackwardArgs& args, const Tensor& sums, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

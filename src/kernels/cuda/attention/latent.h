@@ -2,10 +2,10 @@
 // first elements are also its values, so that a tile of keys in shared memory serves both products.
 //
 // A block of threads computes a tile of rows, the heads of one query first, for a range of keys.
-// The floor is reading each latent from memory once for all heads: 1,152 bytes a key in bf16, 2.4
-// us for 10,000 keys at 4.8 TB/s. A tile has 64 rows, as many as have sums of 512 values in half of
-// the registers, so with 128 heads two blocks read a key, one of them mostly from the L2 cache. 64
-// rows are 121 operations a byte; up to kFewLatentRows rows use tiles of 16, which waste less.
+// The lower bound is the time to read each latent once for all heads: 1,152 bytes per key in bf16,
+// 2.4 us for 10,000 keys at 4.8 TB/s. A tile has 64 rows, whose sums of 512 values fill half of the
+// registers. With 128 heads two blocks thus read each key, one of them mostly from the L2 cache. 64
+// rows give 121 operations per byte. Up to kFewLatentRows rows use tiles of 16, which waste less.
 #pragma once
 
 #include <cmath>
@@ -17,16 +17,16 @@ namespace megatron::kernels::cuda {
 inline constexpr int kLatentKeyColumns = static_cast<int>(kLatentKey),
                      kLatentColumns = static_cast<int>(kLatentValue);
 
-// A unit is a block of rows of one sample. One launch computes a number of them from `first_unit`
-// on, each for all ranges of keys.
+// A unit is a block of rows of one sample. One launch computes several units, from `first_unit` on,
+// each over all ranges of keys.
 template <class T>
 struct LatentCall {
   ForwardCall<T> forward;
   float *sums, *weights;  // as in AttentionScratch; null: there is only one range
   int ranges, first_unit;
 
-  // Block of rows of a launch's unit. Those of one sample are neighbours, so that they read its
-  // keys about at the same time; the first ones see the most keys.
+  // Block of rows of a launch's unit. The units of one sample are adjacent, so that they read its
+  // keys at about the same time; its first units are the rows that see the most keys.
   __device__ HeadBlock block(int unit) const {
     const AttentionCall& call = forward.call;
     const int number = first_unit + unit, count = call.places.row_blocks;
@@ -34,7 +34,7 @@ struct LatentCall {
   }
 };
 
-// What a block of threads computes.
+// The part that a block of threads computes: a block of rows, and a range of keys.
 template <class T>
 struct LatentPart {
   __device__ explicit LatentPart(const LatentCall<T>& work)
@@ -59,11 +59,11 @@ struct LatentPart {
 
   HeadBlock block;
   RowSpan span;
-  int key_end;  // behind the last readable key of the range
-  int first;    // tile of keys
+  int key_end;  // end of the readable keys of the range
+  int first;    // first tile of keys that a row may see
 };
 
-// Keys of a tile, which lie in one page.
+// Keys of a tile, all of which are in one page.
 template <class T>
 __device__ HeadRows<T> latent_rows(const LatentCall<T>& work, const LatentPart<T>& part,
                                    int first_key) {
@@ -73,7 +73,7 @@ __device__ HeadRows<T> latent_rows(const LatentCall<T>& work, const LatentPart<T
   return rows;
 }
 
-// Results of a block's row, counted from its first.
+// Where a block stores the sums of one of its rows. row: counted from the block's first.
 template <class T>
 __device__ float* part_sums(const LatentCall<T>& work, int row) {
   return work.sums +
@@ -84,8 +84,8 @@ __device__ void store_weights(const LatentCall<T>& work, int row, float maximum,
   float* to = work.weights + (int64_t{blockIdx.x} * work.forward.call.places.row_tile + row) * 2;
   store_vector<float, 2>(to, {{maximum, sum}});
 }
-// True if the rows see nothing in this range of several; that is then recorded. Called by all
-// threads.
+// True if there are several ranges and the rows see no key of this one, which is then recorded in
+// the weights. Called by all threads.
 template <class T>
 __device__ bool is_empty(const LatentCall<T>& work, const LatentPart<T>& part) {
   if (work.sums == nullptr || part.first < work.forward.call.places.key_blocks) return false;
@@ -96,8 +96,8 @@ __device__ bool is_empty(const LatentCall<T>& work, const LatentPart<T>& part) {
 
 inline constexpr int kMergeThreads = kLatentColumns / 4;
 
-// Merges a row's results of all ranges in order. A range without visible keys changes no bit, and
-// the result of only one is stored as if there were no others. One block of threads per row.
+// Merges a row's results of all ranges in order. Ranges without visible keys change no bit: a
+// single range with keys gives the bits of a launch without ranges. One block of threads per row.
 template <class T>
 __global__ void __launch_bounds__(kMergeThreads) merge_latents(LatentCall<T> work) {
   const ForwardCall<T>& f = work.forward;
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kMergeThreads) merge_latents(LatentCall<T> wor
   if (threadIdx.x == 0) f.lse[statistics_index(f.call, block, row)] = total.lse;
 }
 
-// Launches `kernel` with Tiles in shared memory for all units, as many at a time as the scratch has
-// room for.
+// Launches `kernel` for all units, with Tiles in shared memory; each launch has as many units as
+// fit the scratch memory.
 template <class Tiles, class T>
 void launch_latents(void (*kernel)(LatentCall<T>), const AttentionArgs& args,
                     const AttentionScratch& scratch, int threads, Stream& stream) {

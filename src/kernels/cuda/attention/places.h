@@ -11,7 +11,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Position of a key that no query sees: those behind the last readable key. Queries without an
+// Position of a key that no query sees: those after the last readable key. Queries without an
 // upper bound see every key below it.
 inline constexpr int kNever = INT_MAX;
 

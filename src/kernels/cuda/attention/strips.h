@@ -49,7 +49,7 @@ template <int kWidth>
 inline constexpr int kChunksTogether = kWidth > 96 ? 1 : 4;
 
 // Fetches rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero.
-// The data is valid once every thread has waited for its copies and the block has synchronised.
+// The data is valid once every thread has waited for its copies and the block has synchronized.
 template <int kRows, int kWidth, int kThreadCount = kTileThreads, template <class> class Rows,
           class T>
 __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T* tile) {

@@ -226,8 +226,8 @@ ScanCall<T> scan_call(const Args& args, const Tensor& y, const ScanBlocks& block
   return call;
 }
 
-// A grid of `blocks` blocks of kScanThreads threads, and shared memory for Shared. Does nothing if
-// there are none.
+// Launches `kernel` with `blocks` blocks of kScanThreads threads, and shared memory for Shared.
+// Does nothing if blocks is 0.
 template <class Shared, class... Parameters, class... Arguments>
 void launch_scan(const char* name, void (*kernel)(Parameters...), int64_t blocks, Stream& stream,
                  const Arguments&... arguments) {

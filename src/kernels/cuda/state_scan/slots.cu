@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kScanThreads) put_states(ScanCall<T> call) {
   }
 }
 
-// One block per token of the call. Copies what slots hold of tokens in chunks that are not whole
-// here.
+// One block per token of the call. Copies to the slots what they hold of tokens whose chunk does
+// not lie completely in this call.
 template <class T>
 __global__ void __launch_bounds__(kThreads) put_tokens(ScanCall<T> call) {
   const int column = static_cast<int>(blockIdx.x % static_cast<unsigned>(call.sequence_tokens));

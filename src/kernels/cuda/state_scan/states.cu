@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kScanThreads) add_chunk(ScanCall<T> call, floa
 // Loads of a thread that are in flight together.
 constexpr int kAhead = 8;
 
-// Adds up one element of a head's state over the chunks, or over those behind, in order. final: the
-// gradients of the states after the last chunks, or null.
+// Adds up one element of a head's state over the chunks before each (kGradient: of its gradient
+// over those after), in order. final: gradients of the states after the last chunks, or null.
 template <class T, bool kGradient>
 __global__ void __launch_bounds__(kThreads)
     pass(ScanCall<T> call, float* states, const float* final, unsigned blocks) {

@@ -162,7 +162,7 @@ void check_relative(const DecoderValue& model, const nn::AttentionConfig& a) {
            "that have a bucket of their own",
            r.max_distance, one_way / 2 + 1, kMaxDistance);
   MG_CHECK(a.rotary.empty() && !model.learned_positions,
-           "a layer has relative positions beside {} ones; it can have one kind",
+           "a layer has both relative and {} positions; it can have only one kind",
            a.rotary.empty() ? "learned" : "rotary");
   MG_CHECK(a.kv_heads == a.heads,
            "--num-query-groups is {}; with relative positions it must be --num-attention-heads, {}",

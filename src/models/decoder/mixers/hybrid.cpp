@@ -47,16 +47,16 @@ void add(PlainRows& to, const PlainRows& x, double factor) {
 void HybridMixer::check(const DecoderValue& model, const HybridConfig& hybrid) {
   Attention::check(model, hybrid.attention);
   Space::check(model, hybrid.state_space);
-  MG_CHECK(
-      !hybrid.attention.two_sided && hybrid.attention.relative.buckets == 0,
-      "attention beside a state space sees earlier tokens only, and has no relative positions");
+  MG_CHECK(!hybrid.attention.two_sided && hybrid.attention.relative.buckets == 0,
+           "attention in parallel with a state space must be causal, without relative positions");
   for (const HybridConfig::Factors& factors :
        {hybrid.attention_factors, hybrid.state_space_factors})
     for (const double factor : {factors.in, factors.out})
-      MG_CHECK(std::isfinite(factor) && factor != 0,
-               "a multiplier of attention or of the state space beside it is {}; it must be a "
-               "number other than 0",
-               factor);
+      MG_CHECK(
+          std::isfinite(factor) && factor != 0,
+          "a multiplier of a layer's attention or state space is {}; it must be finite and not "
+          "0",
+          factor);
 }
 
 std::unique_ptr<Sublayer> HybridMixer::build(nn::Builder& builder, const std::string& name,

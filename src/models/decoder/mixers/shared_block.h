@@ -1,4 +1,4 @@
-// A state space behind a transformer block that several layers share (SharedBlockConfig), as a
+// A state space after a transformer block that several layers share (SharedBlockConfig), as a
 // mixer.
 #pragma once
 

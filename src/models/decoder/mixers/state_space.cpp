@@ -13,7 +13,7 @@ namespace {
 using StateMixer = LayerPart<nn::StateSpaceConfig>;
 using kernels::GateOrder;
 
-// The name of the module behind the mixer's, in those of its parameters.
+// Appended to the mixer's name in the names of its parameters.
 constexpr const char* kModule = ".state_space";
 
 class StateSpaceSublayer final : public Sublayer {

@@ -91,7 +91,7 @@ Json write(const DecoderValue& value) {
   const HybridConfig* hybrid = std::get_if<HybridConfig>(&value.layers[0].mixer);
   const nn::MlpConfig* mlp = value.first_mlp();
   MG_CHECK(hybrid != nullptr && mlp != nullptr,
-           "a model whose layers do not have attention beside a state space, and an MLP");
+           "a model whose layers do not have attention in parallel with a state space, and an MLP");
   Json j = write_common(value, kForm);
   const nn::StateSpaceConfig& space = hybrid->state_space;
   j.set("architectures", Json::Array{"FalconH1ForCausalLM"});
@@ -101,7 +101,7 @@ Json write(const DecoderValue& value) {
   j.set("key_multiplier", key_multiplier(hybrid->attention));
   j.set("lm_head_multiplier", value.logits_scale);
   j.set(kWidth, space.width());
-  j.set("mamba_expand", 2);  // which is not used beside the width
+  j.set("mamba_expand", 2);  // not used, since the width is given
   j.set("mamba_norm_before_gate", space.order == GateOrder::norm_first);
   j.set("mamba_proj_bias", space.bias);
   j.set("mamba_rms_norm", space.order != GateOrder::gate_only);

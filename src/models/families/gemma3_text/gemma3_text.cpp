@@ -23,8 +23,8 @@ constexpr CommonForm kForm{
 
 // rope_parameters {"full_attention": {...}, "sliding_attention": {...}}; or rope_theta and
 // rope_local_base_freq, and rope_scaling, whose members replace those of full_attention. As in
-// transformers, a flat rope_parameters, which other types have, is ignored, truncate is read beside
-// the blocks, and the original context only within them.
+// transformers, a flat rope_parameters, as other types have it, is ignored; `truncate` is read
+// outside of the blocks, and the original context only within them.
 void read_rotaries(const Json& given, DecoderValue& value) {
   Json j = given;
   j.set("original_max_position_embeddings", Json());

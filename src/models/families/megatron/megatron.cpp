@@ -68,7 +68,7 @@ void set_score_head(DecoderValue& value, ScoredTokens scored) {
 
 // Flags appear under their own names in the file.
 constexpr DecoderFamily::Key kKeys[] = {{"--", ""}};
-// Heads of an encoder, in a model with another one.
+// Tensors of an encoder's head, which a model with another head ignores.
 constexpr std::string_view kBuffers[] = {"head_transform.", "output_bias", "pooler.", "pair.",
                                          "pair_bias"};
 

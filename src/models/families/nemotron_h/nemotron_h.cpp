@@ -40,7 +40,7 @@ constexpr StateSpaceKeys kKeysOfSpace{.heads = "mamba_num_heads",
                                       .conv_width = "conv_kernel",
                                       .conv_bias = "use_conv_bias"};
 
-// What a layer is: its letter in hybrid_override_pattern, and its names in layers_block_type.
+// A kind of layer: its letter in hybrid_override_pattern, and its names in layers_block_type.
 struct LayerKind {
   char letter;
   std::string_view name, older;

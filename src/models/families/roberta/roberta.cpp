@@ -1,4 +1,4 @@
-// RoBERTa (Liu et al. 2019): BERT without pairs of texts, whose positions begin behind the padding
+// RoBERTa (Liu et al. 2019): BERT without pairs of texts, whose positions begin after the padding
 // token's number.
 #include "base/error.h"
 #include "models/families/all.h"

@@ -71,8 +71,8 @@ std::vector<bool> hybrid_layers(const Json& j, int64_t layers) {
   if (types == nullptr) return listed_hybrids(*ids, layers);
   std::vector<bool> hybrid = listed_types(*types, layers);
   MG_CHECK(ids == nullptr || listed_hybrids(*ids, layers) == hybrid,
-           "config.json has {} = {}, but the layers of type {} in {} are other ones; leave one of "
-           "the keys out",
+           "config.json has {} = {}, but the layers of type {} in {} are different ones; leave one "
+           "of the keys out",
            kHybrids, ids->dump(), kHybrid, kTypes);
   return hybrid;
 }

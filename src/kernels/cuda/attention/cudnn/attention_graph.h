@@ -1,4 +1,4 @@
-// Attention as cuDNN graphs. cuDNN recognises attention by the order of operations.
+// Attention as cuDNN graphs. cuDNN recognizes attention by the order of operations.
 #pragma once
 
 #include <memory>
