@@ -66,7 +66,7 @@ struct Node {
   std::vector<Weight> weights;
   std::any attributes;
   std::shared_ptr<const BatchRows> rows;  // set by the tape
-  std::any left;                          // by dgrad for wgrad (Backward::left)
+  std::any for_wgrad;                     // left by dgrad (Backward::for_wgrad)
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
   bool root = false;    // runs even if no gradient reaches its outputs (a loss)
@@ -321,7 +321,7 @@ class Backward {
   }
 
   // Where dgrad may leave something for a wgrad that follows at once; null if it runs later.
-  std::any* left() { return part_ == BackwardPart::all ? &node_.left : nullptr; }
+  std::any* for_wgrad() { return part_ == BackwardPart::all ? &node_.for_wgrad : nullptr; }
 
   bool needs(size_t input) const { return node_.inputs[input] >= 0; }
   void set(size_t input, Tensor gradient) {

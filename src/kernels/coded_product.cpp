@@ -53,9 +53,9 @@ QuantizeArgs quantization_of(const EncodeOperandArgs& args) {
   return same;
 }
 
-EncodeOperandArgs of_other(EncodeOperandArgs args) {
+EncodeOperandArgs for_transpose(EncodeOperandArgs args) {
   args.transposed = !args.transposed;
-  args.out = std::exchange(args.other, {});
+  args.out = std::exchange(args.transpose_out, {});
   return args;
 }
 
@@ -67,12 +67,16 @@ void check(const EncodeOperandArgs& args) {
   check_operand(rules, args.out, args.x.size(across), args.x.size(1 - across));
   rules.require(!args.square || args.out.layout == ScaleLayout::nv_16, "square with nv_16 only");
   check(quantization_of(args));
-  if (!args.other.codes.defined()) return;
+  if (!args.transpose_out.codes.defined()) return;
   const ScaleLayout layout = args.out.layout;
-  check_operand(rules, args.other, args.x.size(1 - across), args.x.size(across));
-  rules.require(args.other.format == args.out.format && args.other.layout == layout &&
-                    layout != ScaleLayout::squares_128 && layout != ScaleLayout::nv_16 &&
-                    !args.maxima.defined() && !args.stochastic,
+  check_operand(rules, args.transpose_out, args.x.size(1 - across), args.x.size(across));
+  const Tensor &scale = args.out.tensor_scale, &same = args.transpose_out.tensor_scale;
+  rules.require(!scale.defined() ||
+                    (scale.storage_id() == same.storage_id() && scale.offset() == same.offset()),
+                "one scale of the tensor");
+  rules.require(args.transpose_out.format == args.out.format &&
+                    args.transpose_out.layout == layout && layout != ScaleLayout::squares_128 &&
+                    layout != ScaleLayout::nv_16 && !args.maxima.defined() && !args.stochastic,
                 "two directions of one format and layout: tensor, vectors_128 or mx_32");
 }
 
@@ -91,7 +95,8 @@ void check(const CodedGemmArgs& args) {
                 "e4m3 and e4m3 or e5m2, or e2m1 and e2m1");
   rules.require(go_together(args.a.layout, args.b.layout), "scales that go together");
   rules.require(args.out.size(0) == m && args.out.size(1) == n, "out is [M,N]");
-  rules.require(is_16_bit(args.out) || args.out.dtype() == DType::f32, "out of bf16, f16 or f32");
+  rules.require(args.out.dtype() == DType::bf16 || args.out.dtype() == DType::f32,
+                "out of bf16 or f32");
   rules.require(last_is_dense(args.out) && (m <= 1 || args.out.stride(0) >= n),
                 "rows of out dense and apart");
   rules.require(args.beta == 0 || args.beta == 1, "beta is 0 or 1");

@@ -7,7 +7,7 @@
 namespace megatron::kernels {
 
 // How the scales of an operand [R,K] are stored, whose products sum over K: the layouts that
-// cuBLASLt reads (cuBLAS 13 documentation, section 3.1.4). Padding is zero.
+// cuBLASLt reads, aligned to 16 bytes (cuBLAS 13 documentation, section 3.1.4). Padding is zero.
 //   tensor       none but the tensor's own
 //   vectors_128  f32 [ceil(K / 128), R]: for 128 elements of a row
 //   squares_128  f32 [ceil(R / 128), ceil(K / 128) rounded up to a multiple of 4]: for 128 x 128
@@ -67,13 +67,13 @@ constexpr float scale_value(ScaleLayout layout, uint8_t stored) {
 // Codes and scales are those of `quantize` by the rule of the layout: given, power_of_two (vectors
 // and squares of 128), e8m0 or nvfp4. square: nv_16 has scales for 16 x 16 elements, and stores
 // each in 16 rows. maxima, stochastic, noise and channels: as in QuantizeArgs, of x.
-// other: the operand of out's transpose, from the same pass over x, or without codes; of the
-// format, layout (tensor, vectors_128 or mx_32) and tensor_scale of out, without maxima and not
+// transpose_out: the operand of out's transpose, from the same pass over x, or without codes; of
+// the format, layout (tensor, vectors_128 or mx_32) and tensor_scale of out, without maxima and not
 // stochastic.
 struct EncodeOperandArgs {
   Tensor x;
   bool transposed = false, square = false;
-  CodedOperand out, other = {};
+  CodedOperand out, transpose_out = {};
   Tensor maxima = {};
   bool stochastic = false;
   NoiseRows noise = {};
@@ -82,14 +82,14 @@ struct EncodeOperandArgs {
 
 // The call of `quantize` that finds the codes and scales of out, without its outputs.
 QuantizeArgs quantization_of(const EncodeOperandArgs& args);
-// The call for `other` alone.
-EncodeOperandArgs of_other(EncodeOperandArgs args);
+// The call for transpose_out alone.
+EncodeOperandArgs for_transpose(EncodeOperandArgs args);
 
 // out = a b^T + bias + beta * out.
 //   a [M,K], b [N,K]   operands in e4m3, or one of them in e5m2, and both with the tensor's scale,
 //                      both with mx_32, both with vectors_128, or one with these and the other with
 //                      squares_128; or both in e2m1 with nv_16
-//   out [M,N]          bf16, f16 or f32; its row stride is free, but at least N
+//   out [M,N]          bf16 or f32; its row stride is free, but at least N
 //   bias [N]           contiguous, of the type of out, or undefined
 // M, N and K are multiples of kCodedStep, K of 2 kCodedStep in e2m1. Sums are f32 in an order fixed
 // by the shape, and rounded once. beta is 0 or 1; with 0, out is not read.
@@ -115,8 +115,8 @@ void visit(EncodeOperandArgs& a, F&& f) {
   f("maxima", Access::read, a.maxima);
   f("codes", Access::write, a.out.codes);
   f("scales", Access::write, a.out.scales);
-  f("other.codes", Access::write, a.other.codes);
-  f("other.scales", Access::write, a.other.scales);
+  f("transpose_out.codes", Access::write, a.transpose_out.codes);
+  f("transpose_out.scales", Access::write, a.transpose_out.scales);
 }
 template <class F>
 void visit(CodedGemmArgs& a, F&& f) {

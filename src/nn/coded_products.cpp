@@ -1,6 +1,8 @@
 #include "nn/coded_products.h"
 
+#include <algorithm>
 #include <charconv>
+#include <ranges>
 
 #include "device/cuda_library.h"
 #include "device/cuda_plugin.h"
@@ -9,8 +11,8 @@ namespace megatron::nn {
 namespace {
 
 struct TensorCores {
-  int capability = 90;        // 9.0
-  bool scales_blocks = true;  // by the version of cuBLASLt
+  int lowest = 90, highest = 90;  // compute capabilities of the GPUs: 9.0
+  bool scales_blocks = true;      // by the version of cuBLASLt
 };
 
 // "12.9.1" is at least 12.9; so is an unknown version.
@@ -26,8 +28,10 @@ bool is_12_9(const std::string& version) {
 TensorCores found() {
   const CudaState& cuda = cuda_state();
   if (cuda.plugin == nullptr) return {};
-  const CudaDevice& gpu = cuda.plugin->devices().front();
-  return {gpu.major * 10 + gpu.minor, is_12_9(cuda_library("cuBLASLt").version)};
+  const auto capability = [](const CudaDevice& gpu) { return gpu.major * 10 + gpu.minor; };
+  const auto [lowest, highest] =
+      std::ranges::minmax(cuda.plugin->devices() | std::views::transform(capability));
+  return {lowest, highest, is_12_9(cuda_library("cuBLASLt").version)};
 }
 
 }  // namespace
@@ -36,12 +40,13 @@ bool multiplies_codes(LowPrecisionRecipe recipe) {
   static const TensorCores cores = found();
   switch (recipe) {
     case LowPrecisionRecipe::tensorwise:
-    case LowPrecisionRecipe::delayed: return cores.capability >= 89;
-    case LowPrecisionRecipe::blockwise: return cores.capability == 90 && cores.scales_blocks;
+    case LowPrecisionRecipe::delayed: return cores.lowest >= 89;
+    case LowPrecisionRecipe::blockwise:
+      return cores.lowest == 90 && cores.highest == 90 && cores.scales_blocks;
     case LowPrecisionRecipe::mxfp8:
     case LowPrecisionRecipe::nvfp4: break;
   }
-  return cores.capability >= 100 && cores.scales_blocks;
+  return cores.lowest >= 100 && cores.scales_blocks;
 }
 
 }  // namespace megatron::nn

@@ -18,7 +18,7 @@ void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor
   const Tensor w = adapter.matrix(backward, weight);
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
   multiply({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux}, Operand::gradient,
-           Operand::weight, backward.weight(0), backward.tape(), backward.left());
+           Operand::weight, backward.weight(0), backward.tape(), backward.for_wgrad());
   adapter.input_gradient(backward, weight, dy, dx);
   backward.set(0, dx);
 }
@@ -82,7 +82,7 @@ void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor&
     multiply(
         {.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta, .bias_gradient = db},
         Operand::gradient, Operand::activation, backward.weight(0), backward.tape(),
-        backward.left());
+        backward.for_wgrad());
   } else if (db.out.defined()) {
     backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
   }

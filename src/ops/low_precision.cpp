@@ -45,7 +45,7 @@ class Quantiser {
                                 kernels::scale_type(to.layout), "quantized.scales");
       return to;
     };
-    if (other != nullptr) args.other = *other = with_room(args.out, 1 - axis);
+    if (other != nullptr) args.transpose_out = *other = with_room(args.out, 1 - axis);
     args.out = with_room(args.out, axis);
     tape_.kernels().encode_operand(args, tape_.stream());
     return args.out;
@@ -191,7 +191,7 @@ const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradien
 }
 
 void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight, Tape& tape,
-              std::any* left) {
+              std::any* for_wgrad) {
   const bool of_weight = a != Operand::weight && b != Operand::weight;
   const LowPrecision* const how = quantization_of(weight, of_weight);
   if (how == nullptr) return tape.kernels().gemm(call, tape.stream());
@@ -200,9 +200,9 @@ void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight
     call.bias_gradient = {};
   }
   SharedGradient shared;
-  const bool gives = left != nullptr && !of_weight && shares_gradient(*how, weight);
-  if (left != nullptr && of_weight && left->has_value()) {
-    shared = std::any_cast<SharedGradient>(std::exchange(*left, {}));
+  const bool gives = for_wgrad != nullptr && !of_weight && shares_gradient(*how, weight);
+  if (for_wgrad != nullptr && of_weight && for_wgrad->has_value()) {
+    shared = std::any_cast<SharedGradient>(std::exchange(*for_wgrad, {}));
     if (!shared.is_of(call.a)) shared = {};
   }
   const Quantiser quantise(*how, tape, of_weight);
@@ -228,9 +228,9 @@ void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight
     shared.scale = call.a_scale;
     if (how->formats.is_of_tensors()) shared.values = call.a;
   }
-  if (!gives) return;
+  if (!gives || !(shared.scale.defined() || shared.codes.codes.defined())) return;
   shared.of = gradient;
-  *left = std::move(shared);
+  *for_wgrad = std::move(shared);
 }
 
 Tensor quantized(const Tensor& x, Operand operand, int axis, const Weight& weight, Tape& tape) {

@@ -11,10 +11,10 @@ const LowPrecision* quantization_of(const Weight& weight, bool of_weight_gradien
 // (Parameter::low_precision). The sums of a bias gradient are those of a as it was. Scales and
 // chances depend on the operands and on the state of the step, so backward and recomputation
 // quantise a tensor again to the same bits. The scale of a divided tensor is collective over the
-// ranks that hold its parts. left: of Backward, for the product of the input's gradient and that of
-// the weight's in this order: the first one quantises the gradient for both where it can.
+// ranks that hold its parts. for_wgrad: of Backward, for the product of the input's gradient and
+// then that of the weight's: the first one quantises the gradient for both where it can.
 void multiply(kernels::GemmArgs call, Operand a, Operand b, const Weight& weight, Tape& tape,
-              std::any* left = nullptr);
+              std::any* for_wgrad = nullptr);
 
 // One operand of such a product, in recipes whose values include all scales (blockwise, mxfp8).
 // axis: over which the product sums.

@@ -23,7 +23,7 @@ void column_product_dgrad(Backward& backward) {
   const Tensor w = adapter.matrix(backward, weight.value());
   Tensor dx = input.partial_gradient(backward, {dy.size(0), w.size(1)}, w.dtype());
   ops::multiply({.a = dy, .b = w, .out = dx}, Operand::gradient, Operand::weight, weight,
-                backward.tape(), backward.left());
+                backward.tape(), backward.for_wgrad());
   adapter.input_gradient(backward, weight.value(), dy, dx);
   input.begin_sum(backward, dx);
 }

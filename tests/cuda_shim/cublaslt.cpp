@@ -84,7 +84,7 @@ bool supported_scales(const Call& call) {
     case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0:
       return !fp4 && o.b_mode == o.a_mode && capability >= 100;
     default:
-      return !fp4 && scaled_elements(o.b_mode) == 128 &&
+      return !fp4 && scaled_elements(o.a_mode) == 128 && scaled_elements(o.b_mode) == 128 &&
              !(squares(o.a_mode) && squares(o.b_mode)) && capability == 90;
   }
 }
@@ -384,8 +384,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_POINTER_MODE: return take(operation->pointer_mode, from, size);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(operation->a_scale, from, size);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(operation->b_scale, from, size);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return take(operation->a_mode, from, size);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return take(operation->b_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      if (cublasLtGetVersion() < 120900) return CUBLAS_STATUS_INVALID_VALUE;
+      return take(
+          attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE ? operation->a_mode : operation->b_mode,
+          from, size);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }

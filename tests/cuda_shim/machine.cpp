@@ -144,6 +144,7 @@ bool shim_set(const char* name, int64_t value) {
                       : what == "memory"            ? &s.memory
                       : what == "driver"            ? &s.driver
                       : what == "capability"        ? &s.capability
+                      : what == "cublaslt"          ? &s.cublaslt
                       : what == "descending"        ? &s.descending
                       : what == "threads"           ? &s.threads
                       : what == "nccl_looks"        ? &s.nccl_looks

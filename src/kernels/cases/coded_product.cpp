@@ -47,11 +47,11 @@ EncodeOperandArgs encode_args(Inputs& inputs, const Encoded& e) {
     return to;
   };
   args.out = operand("", e.transposed);
-  if (e.both) args.other = operand("other_", !e.transposed);
+  if (e.both) args.transpose_out = operand("transpose_", !e.transposed);
   if (has_tensor_scale(e.layout))
     args.out.tensor_scale =
         number(inputs, "tensor_scale", e.layout == ScaleLayout::tensor ? 37.3 : 253.76);
-  if (e.both) args.other.tensor_scale = args.out.tensor_scale;
+  if (e.both) args.transpose_out.tensor_scale = args.out.tensor_scale;
   if (e.stochastic) {
     args.noise = {
         42, 4711, {inputs.integers("sample_ids", {e.rows}, DType::i64, 0, int64_t{1} << 40)}};
@@ -70,7 +70,7 @@ void add_encode_cases(std::vector<Case>& cases) {
   using enum LowFormat;
   std::vector<Encoded> all;
   for (const auto& [rows, columns] :
-       {std::pair<int64_t, int64_t>{0, 8}, {2, 6}, {34, 150}, {300, 162}}) {
+       {std::pair<int64_t, int64_t>{0, 8}, {2, 6}, {34, 150}, {300, 162}, {144, 208}}) {
     for (const bool transposed : {false, true}) {
       const auto add = [&](LowFormat format, ScaleLayout layout) -> Encoded& {
         all.push_back({.rows = rows,
@@ -187,7 +187,7 @@ void add_product_cases(std::vector<Case>& cases) {
       {.k = 0, .bias = true},
       {.m = 48, .k = 80, .n = 112, .bias = true},
       {.m = 80, .k = 528, .n = 32, .a = e5m2, .row_padding = 16},
-      {.m = 32, .k = 64, .n = 96, .b = e5m2, .type = DType::f16},
+      {.m = 32, .k = 64, .n = 96, .b = e5m2},
       {.m = 96, .k = 160, .n = 64, .a = e5m2, .beta = 1, .type = DType::f32},
       {.m = 144,
        .k = 208,

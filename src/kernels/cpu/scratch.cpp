@@ -24,6 +24,11 @@ void ask_bias_gradient(const GemmArgs& args, Stream& stream) {
     cpu::column_sum_scratch({.x = args.a, .out = args.bias_gradient}, stream);
 }
 
+void ask_encode_operand(const EncodeOperandArgs& args, Stream& stream) {
+  if (args.transpose_out.codes.defined()) cpu::encode_operand_scratch(for_transpose(args), stream);
+  cpu::encode_operand_scratch(args, stream);
+}
+
 }  // namespace
 
 const Table& cpu_scratch_table() {
@@ -47,7 +52,7 @@ const Table& cpu_scratch_table() {
       .expert_thresholds = ask<cpu::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cpu::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cpu::expert_rows_scratch, ExpertRowsArgs>,
-      .encode_operand = ask<cpu::encode_operand_scratch, EncodeOperandArgs>,
+      .encode_operand = ask_encode_operand,
       .coded_gemm = ask<cpu::coded_gemm_scratch, CodedGemmArgs>,
   };
   return table;

@@ -13,7 +13,7 @@ namespace megatron::kernels::cpu {
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
 // Codes and scales of x as `quantize` stores them.
 QuantizedBlocks encode_operand_scratch(const EncodeOperandArgs& args, Stream& stream);
-// Values of the operands: f16 if out is, else bf16.
+// Values of the operands, in bf16.
 struct CodedValues {
   Tensor a, b;
 };

@@ -1,7 +1,9 @@
+#include <bit>
 #include <cmath>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/cuda/stochastic_rounding.h"
 #include "kernels/quantize_formulas.h"
 
@@ -65,15 +67,16 @@ bool is_whole(int64_t width, const void* p, size_t bytes) {
 // An operand of x or of its transpose.
 struct Direction {
   bool transposed;
-  int height, width;  // of a block of x with one scale
+  int height, width;  // log2 of those of a block of x with one scale
   uint8_t* codes;
   float* scales;         // null unless the layout's are f32
   uint8_t* scale_codes;  // likewise u8
   bool whole;            // rows of codes consist of whole, aligned groups of kFew
 
   // Block of an element of a tile, by its row and column there.
-  __device__ int block(int i, int j) const { return i / height * (kEdge / width) + j / width; }
-  __device__ int blocks() const { return kEdge / height * (kEdge / width); }
+  __device__ int block(int i, int j) const { return (i >> height) * across() + (j >> width); }
+  __device__ int across() const { return kEdge >> width; }
+  __device__ int blocks() const { return (kEdge >> height) * across(); }
 };
 
 struct Encoding {
@@ -108,13 +111,13 @@ struct TileScales {
 // Finds the largest |x| of each block of the tile at (row, column).
 __device__ inline void find_maxima(const Encoding& work, const Direction& to, int64_t row,
                                    int64_t column, TileScales& tile) {
-  const int across = kEdge / to.width;
+  const int across = to.across();
   for (int b = static_cast<int>(threadIdx.x); b < to.blocks(); b += kThreads) {
     tile.most[b] = 0;
     if (work.maxima == nullptr) continue;
-    const int64_t i = row / to.height + b / across, j = column / to.width + b % across;
-    const int64_t grid = (work.columns + to.width - 1) / to.width;
-    if (i * to.height < work.rows && j < grid) tile.most[b] = work.maxima[i * grid + j];
+    const int64_t i = (row >> to.height) + b / across, j = (column >> to.width) + b % across;
+    const int64_t grid = (work.columns + (1 << to.width) - 1) >> to.width;
+    if (i << to.height < work.rows && j < grid) tile.most[b] = work.maxima[i * grid + j];
   }
   __syncthreads();
   if (work.maxima != nullptr) return;
@@ -124,11 +127,12 @@ __device__ inline void find_maxima(const Encoding& work, const Direction& to, in
     float sizes[kFew];
 #pragma unroll
     for (int k = 0; k < kFew; ++k) sizes[k] = fmaxf(0.0f, fabsf(to_float(x.at[k])));  // no NaN
-    const bool one = to.width > 1;
+    const bool one = to.width > 0, warp = to.across() == 1;
     if (one) sizes[0] = fmaxf(fmaxf(sizes[0], sizes[1]), fmaxf(sizes[2], sizes[3]));
+    if (warp) sizes[0] = warp_max(sizes[0]);  // a warp reads a row of the tile
 #pragma unroll
     for (int k = 0; k < kFew; ++k)
-      if (k == 0 || !one)
+      if (!one || (k == 0 && (!warp || threadIdx.x % kWarp == 0)))
         atomicMax(reinterpret_cast<unsigned*>(&tile.most[to.block(i, j + k)]),
                   __float_as_uint(sizes[k]));
   }
@@ -227,6 +231,7 @@ __device__ inline void encode_tile(const Encoding& work, const Direction& to, in
   const float scale = work.scale == nullptr ? 1.0f : *work.scale;
   const int j = static_cast<int>(threadIdx.x) % kAcross * kFew;
   for (int i = static_cast<int>(threadIdx.x) / kAcross; i < kEdge; i += kStep) {
+    if (row + i >= work.rows) break;
     float multipliers[kFew];
 #pragma unroll
     for (int k = 0; k < kFew; ++k)
@@ -259,8 +264,8 @@ Direction direction_of(const EncodeOperandArgs& args) {
   const QuantizedBlocks blocks = quantization_of(args).out;
   const bool f32 = out.scales.defined() && out.scales.dtype() == DType::f32;
   return {.transposed = args.transposed,
-          .height = static_cast<int>(blocks.rows),
-          .width = static_cast<int>(blocks.columns),
+          .height = std::countr_zero(static_cast<uint64_t>(blocks.rows)),
+          .width = std::countr_zero(static_cast<uint64_t>(blocks.columns)),
           .codes = address_of<uint8_t>(out.codes),
           .scales = f32 ? address_of<float>(out.scales) : nullptr,
           .scale_codes = f32 ? nullptr : address_of<uint8_t>(out.scales),
@@ -272,7 +277,7 @@ Direction direction_of(const EncodeOperandArgs& args) {
 // Codes of 8 bits are rounded by the GPU's conversions from compute capability 8.9 on.
 void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
   if (args.x.elements() == 0) return;
-  const bool two = args.other.codes.defined();
+  const bool two = args.transpose_out.codes.defined();
   const int64_t rows = args.x.size(0), columns = args.x.size(1);
   const Encoding work{
       .format = args.out.format,
@@ -287,7 +292,7 @@ void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
       .stochastic = args.stochastic,
       .chances = rounding_chances("encode_operand", args),
       .count = two ? 2 : 1,
-      .directions = {direction_of(args), two ? direction_of(of_other(args)) : Direction{}}};
+      .directions = {direction_of(args), two ? direction_of(for_transpose(args)) : Direction{}}};
   const Grid grid{dim3(static_cast<unsigned>(ceil_div(rows, kEdge)),
                        static_cast<unsigned>(ceil_div(columns, kEdge)))};
   launch("encode_operand", encode_tiles, grid, stream, work);

@@ -35,7 +35,7 @@ std::vector<float> decoded(const CodedOperand& operand) {
 }  // namespace
 
 void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
-  if (args.other.codes.defined()) encode_operand(of_other(args), stream);
+  if (args.transpose_out.codes.defined()) encode_operand(for_transpose(args), stream);
   const CodedOperand& out = args.out;
   const bool blocks = out.layout != ScaleLayout::tensor;
   const QuantizeArgs call = quantization_of(args);

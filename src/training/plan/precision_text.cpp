@@ -84,12 +84,16 @@ std::string gpu_text(const LowPrecisionLayers& low, const settings::TrainSetting
   }
   const std::string units = fmt::format(" run on the GPU's {} units", name(type));
   if (!some) return "; quantized products" + units;
-  const int64_t step = kernels::depth_step(fp4 ? LowFormat::e2m1 : LowFormat::e4m3);
-  if (tokens % step != 0)
+  if (tokens % kernels::kCodedStep != 0)
     return fmt::format(
         "; quantized products{}, since a rank's {} tokens of a micro-batch are no multiple of {}",
-        units, tokens, step);
+        units, tokens, kernels::kCodedStep);
+  const int64_t step = kernels::depth_step(LowFormat::e2m1);
+  if (fp4 && tokens % step != 0)
+    others.push_back(fmt::format("of fp4 weight gradients (sums over {} tokens, no multiple of {})",
+                                 tokens, step));
   if (facts.experts) others.emplace_back("of experts");
+  if (low.output) others.emplace_back("of logits and their gradient");
   if (others.empty()) return {};
   return fmt::format("; quantized products {}{}", fmt::join(others, " and "), units);
 }

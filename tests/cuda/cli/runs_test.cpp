@@ -166,23 +166,71 @@ TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
 
 // --- Plans.
 
-class CudaPlan : public ::testing::TestWithParam<std::string> {};
+Json plan_of(const Workplace& place, const std::string& flags) {
+  const Outcome r = place.run(with({"plan", "--json", "--no-time", "--device", "cuda"},
+                                   words(kModel + flags + " --train-iters 3")));
+  EXPECT_EQ(r.code, 0) << r.err;
+  return Json::parse(r.out);
+}
+
+class CudaPlan : public ::testing::TestWithParam<Flags> {};
 
 TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
   const Workplace place;
-  const Outcome r = place.run(with({"plan", "--json", "--no-time", "--device", "cuda"},
-                                   words(kModel + GetParam() + " --train-iters 3")));
-  ASSERT_EQ(r.code, 0) << r.err;
+  const Planted gpu("CUDA_SHIM_CAPABILITY", GetParam().capability);
+  const std::string& flags = GetParam().flags;
   std::map<std::string, int64_t> planned, shown;
-  const Json plan = Json::parse(r.out);
+  const Json plan = plan_of(place, flags);
   for (const auto& [name, bytes] : plan["memory"]["rank"].as_object())
     if (name != "host" && name != "total") planned[name] = bytes.as_integer();
-  train(place, "cuda", 3, GetParam());
+  train(place, "cuda", 3, flags);
   const std::vector<Json> steps = steps_of(place / "cuda.jsonl");
   ASSERT_FALSE(steps.empty());
   for (const auto& [name, bytes] : steps.back()["memory"].as_object())
     if (name != "process") shown[name] = bytes.as_integer();
   EXPECT_EQ(planned, shown);
+}
+
+// Each linear layer has three products of codes, and a pass over dy encodes it for two of them,
+// unless they are apart in time or, in fp4, of other numbers.
+TEST(CudaPlanKernels, QuantizedProductsAreOfCodesAndShareTheirGradient) {
+  const Workplace place;
+  struct Row {
+    const char *flags, *capability;
+    int64_t products, encoded, amax;
+  };
+  // 8 linear layers, 2 micro-batches.
+  for (const auto& [flags, capability, products, encoded, amax] :
+       {Row{"--fp8-format hybrid", "90", 48, 80, 80},
+        Row{"--fp8-format hybrid --fp8-recipe tensorwise", "90", 48, 80, 80},
+        Row{"--fp8-format hybrid --fp8-recipe blockwise", "90", 48, 80, 0},
+        Row{"--fp8-format hybrid --fp8-recipe blockwise", "100", 0, 0, 0},
+        Row{"--fp8-format e4m3 --fp8-recipe mxfp8", "100", 48, 80, 0},
+        Row{"--fp8-format e4m3 --fp8-recipe mxfp8", "90", 0, 0, 0},
+        Row{"--fp4-format e2m1", "100", 48, 96, 96}}) {
+    const Planted gpu("CUDA_SHIM_CAPABILITY", capability);
+    std::map<std::string, int64_t> calls;
+    for (const Json& kernel : plan_of(place, std::string("--bf16 ") + flags)["kernels"].as_array())
+      calls[kernel["kernel"].as_string()] += kernel["calls"].as_integer();
+    EXPECT_EQ(calls["coded_gemm"], products) << flags;
+    EXPECT_EQ(calls["encode_operand"], encoded) << flags;
+    EXPECT_EQ(calls["amax"], amax) << flags;
+    EXPECT_EQ(calls["quantize"] > 0, products == 0) << flags;
+  }
+}
+
+// With a zero-bubble schedule a gradient is quantised again for the later product, to the same
+// bits.
+TEST(CudaZeroBubble, HasTheBitsOfOneForwardOneBackwardInFp8) {
+  const Workplace place;
+  for (const std::string recipe : {"tensorwise", "blockwise"}) {
+    const std::string flags = "--bf16 --fp8-format hybrid --fp8-recipe " + recipe +
+                              " --pipeline-model-parallel-size 2 --global-batch-size 8 "
+                              "--pipeline-schedule ";
+    const std::vector<Step> whole = train(place, "cuda", 3, flags + "1f1b");
+    EXPECT_EQ(whole.size(), 3U);
+    EXPECT_EQ(train(place, "cuda", 3, flags + "zb-h1"), whole) << recipe;
+  }
 }
 
 // Tensor cores take 16 tokens of 8 bits or 32 of 4 bits at a time, and each generation knows other
@@ -206,7 +254,9 @@ TEST(CudaPlanText, SaysWhichQuantizedProductsAreComputedInBf16) {
   expect("90", fp8 + "--seq-length 24",
          "GPU's bf16 units, since a rank's 24 tokens of a micro-batch are no multiple of 16");
   expect("100", fp4 + "--seq-length 48",
-         "a rank's 48 tokens of a micro-batch are no multiple of 32");
+         "products of fp4 weight gradients (sums over 48 tokens, no multiple of 32) run on");
+  expect("100", fp8 + "--fp8-recipe mxfp8 --fp8-output-proj",
+         "products of logits and their gradient run on the GPU's bf16 units");
   for (const char* recipe : {"delayed", "tensorwise", "blockwise"})
     expect("90", fp8 + "--fp8-recipe " + recipe, "");
   expect("100", fp8 + "--fp8-recipe mxfp8", "");
@@ -218,29 +268,42 @@ TEST(CudaPlanText, SaysWhichQuantizedProductsAreComputedInBf16) {
     expect(capability, fp8 + "--fp8-recipe blockwise", none);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
-                         ::testing::Values("", "--bf16", "--fp16",
-                                           "--bf16 --fp8-format hybrid --cuda-graph-impl local "
-                                           "--cuda-graph-warmup-steps 1",
-                                           "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
-                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
-                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
-                                           "--tensor-model-parallel-size 2 --sequence-parallel",
-                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
-                                           "--pipeline-model-parallel-size 2 --global-batch-size 8",
-                                           "--bf16 --swiglu --recompute-granularity selective "
-                                           "--recompute-modules mlp_act layernorm",
-                                           "--bf16 --micro-batch-size 1 --seq-length 128 "
-                                           "--max-position-embeddings 128 --attention-dropout 0",
-                                           "--bf16 --micro-batch-size 1 --seq-length 128 "
-                                           "--max-position-embeddings 128 --attention-dropout 0 "
-                                           "--allow-nondeterministic",
-                                           "--num-experts 4 --moe-router-topk 2 --ranks 2 "
-                                           "--expert-model-parallel-size 2 "
-                                           "--moe-expert-rank-capacity-factor 1.75",
-                                           "--num-experts 4 --moe-router-topk 2 --ranks 2 "
-                                           "--expert-model-parallel-size 2 --global-batch-size 24 "
-                                           "--overlap-moe-expert-parallel-comm"));
+INSTANTIATE_TEST_SUITE_P(
+    Runs, CudaPlan,
+    ::testing::Values(
+        Flags{"Gpt", ""}, Flags{"Bf16", "--bf16"}, Flags{"Fp16", "--fp16"},
+        Flags{"Fp8Graphs",
+              "--bf16 --fp8-format hybrid --cuda-graph-impl local --cuda-graph-warmup-steps 1"},
+        Flags{"BlockwiseGraphs",
+              "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --cuda-graph-impl local "
+              "--cuda-graph-warmup-steps 1"},
+        Flags{"Mxfp8", "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "100"},
+        Flags{"Fp4Graphs",
+              "--bf16 --fp4-format e2m1 --cuda-graph-impl local --cuda-graph-warmup-steps 1",
+              "100"},
+        Flags{"Graphs", "--cuda-graph-impl local --cuda-graph-warmup-steps 1"},
+        Flags{"TensorGraphs",
+              "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
+              "--tensor-model-parallel-size 2 --sequence-parallel"},
+        Flags{"PipelineGraphs",
+              "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
+              "--pipeline-model-parallel-size 2 --global-batch-size 8"},
+        Flags{"Recompute",
+              "--bf16 --swiglu --recompute-granularity selective "
+              "--recompute-modules mlp_act layernorm"},
+        Flags{"CudnnAttention",
+              "--bf16 --micro-batch-size 1 --seq-length 128 --max-position-embeddings 128 "
+              "--attention-dropout 0"},
+        Flags{"CudnnAttentionAnyOrder",
+              "--bf16 --micro-batch-size 1 --seq-length 128 --max-position-embeddings 128 "
+              "--attention-dropout 0 --allow-nondeterministic"},
+        Flags{"ExpertsCapacity",
+              "--num-experts 4 --moe-router-topk 2 --ranks 2 --expert-model-parallel-size 2 "
+              "--moe-expert-rank-capacity-factor 1.75"},
+        Flags{"ExpertsOverlapped",
+              "--num-experts 4 --moe-router-topk 2 --ranks 2 --expert-model-parallel-size 2 "
+              "--global-batch-size 24 --overlap-moe-expert-parallel-comm"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(CudaPlanChoice, ARunSaysHowLargePartsOfAttentionMayBe) {
   const Workplace place;

@@ -197,6 +197,25 @@ TEST_F(CudaProducts, OfCodesAreComputedWithoutTheLibraryToo) {
   set("capability", 90);
 }
 
+// cuBLASLt before 12.9 does not know scales of blocks: this program's own kernel multiplies.
+TEST_F(CudaProducts, OfCodesNeedNoScalesOfAnOlderLibrary) {
+  set("cublaslt", 120500);
+  const auto operand = [&](ScaleLayout layout) {
+    CodedOperand made{.layout = layout, .codes = zeros({16, 16}, DType::u8)};
+    made.scales = zeros(scales_shape(layout, 16, 16), DType::f32);
+    return made;
+  };
+  testing::internal::CaptureStderr();
+  table(DeviceKind::cuda)
+      .coded_gemm({.a = operand(ScaleLayout::vectors_128),
+                   .b = operand(ScaleLayout::squares_128),
+                   .out = zeros({16, 16}, DType::f32)},
+                  runtime_.stream());
+  runtime_.stream().synchronize();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("without tensor cores"), std::string::npos);
+  set("cublaslt", 130100);
+}
+
 // For a deep product the stand-in proposes: parts added in place if any order is allowed, parts
 // added in order, whole sums, and whole sums again.
 class RefusedAlgorithms : public CudaProducts {

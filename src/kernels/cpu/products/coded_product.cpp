@@ -45,8 +45,7 @@ void store_scales(const EncodeOperandArgs& args, const QuantizedBlocks& blocks) 
     }
 }
 
-template <class T>
-void decode_rows(const CodedOperand& operand, const Tensor& values, Stream& stream) {
+void decode_operand(const CodedOperand& operand, const Tensor& values, Stream& stream) {
   std::array<float, 256> table;
   for (size_t code = 0; code < table.size(); ++code)
     table[code] = decode(operand.format, static_cast<uint8_t>(code));
@@ -62,22 +61,17 @@ void decode_rows(const CodedOperand& operand, const Tensor& values, Stream& stre
                : scale_value(operand.layout, operand.scales.data<uint8_t>()[at]);
   };
   const auto* from = operand.codes.data<uint8_t>();
-  auto* to = values.data<T>();
+  auto* to = values.data<bf16>();
   for_blocks(stream, rows, rows_per_block(depth), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t b = 0; b * along < depth; ++b) {
         const float scale = scale_of(r, b);
         for (int64_t k = b * along; k < std::min(depth, (b + 1) * along); ++k) {
           const int64_t i = r * depth + k;
-          to[i] = T(table[halves ? from[i / 2] >> i % 2 * 4 & 15 : from[i]] * scale);
+          to[i] = bf16(table[halves ? from[i / 2] >> i % 2 * 4 & 15 : from[i]] * scale);
         }
       }
   });
-}
-
-void decode_operand(const CodedOperand& operand, const Tensor& values, Stream& stream) {
-  values.dtype() == DType::f16 ? decode_rows<f16>(operand, values, stream)
-                               : decode_rows<bf16>(operand, values, stream);
 }
 
 }  // namespace
@@ -93,15 +87,14 @@ QuantizedBlocks encode_operand_scratch(const EncodeOperandArgs& args, Stream& st
 }
 
 CodedValues coded_gemm_scratch(const CodedGemmArgs& args, Stream& stream) {
-  const DType type = args.out.dtype() == DType::f16 ? DType::f16 : DType::bf16;
   const auto values = [&](const CodedOperand& operand, const char* label) {
-    return Tensor::empty(stream.scratch(), {operand.rows(), operand.depth()}, type, label);
+    return Tensor::empty(stream.scratch(), {operand.rows(), operand.depth()}, DType::bf16, label);
   };
   return {values(args.a, "coded_gemm a"), values(args.b, "coded_gemm b")};
 }
 
 void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
-  if (args.other.codes.defined()) encode_operand(of_other(args), stream);
+  if (args.transpose_out.codes.defined()) encode_operand(for_transpose(args), stream);
   QuantizeArgs call = quantization_of(args);
   call.out = encode_operand_scratch(args, stream);
   quantize(call, stream);
@@ -111,8 +104,7 @@ void encode_operand(const EncodeOperandArgs& args, Stream& stream) {
                                         : store_scales<uint8_t>(args, call.out);
 }
 
-// The formats' numbers, with the scales of their blocks, are exact in bf16, and those of 8 bits in
-// f16, too, but for the range.
+// The formats' numbers, with the scales of their blocks, are exact in bf16 but for the range.
 void coded_gemm(const CodedGemmArgs& args, Stream& stream) {
   const auto [a, b] = coded_gemm_scratch(args, stream);
   decode_operand(args.a, a, stream);

@@ -24,7 +24,7 @@ void check(cublasStatus_t status, const char* call) {
   fail("{}", text);
 }
 
-constexpr auto kE2m1 = static_cast<cudaDataType_t>(33);  // CUDA_R_4F_E2M1, of CUDA 12.8 and later
+const auto kE2m1 = static_cast<cudaDataType_t>(33);  // CUDA_R_4F_E2M1, of CUDA 12.8 and later
 
 cudaDataType_t type_of(DType type, LowFormat format = LowFormat::e4m3) {
   switch (type) {
@@ -106,8 +106,8 @@ bool takes_device_alpha(const Product& p) { return p.scaled && !has_factors(p); 
 
 // cuBLASLt's numbers of names that its headers have from version 12.9 on: the modes of scales
 // VEC16_UE4M3, VEC32_UE8M0, VEC128_32F and BLK128x128_32F, and where they are set.
-constexpr auto kScaleModeOfA = static_cast<cublasLtMatmulDescAttributes_t>(31),
-               kScaleModeOfB = static_cast<cublasLtMatmulDescAttributes_t>(32);
+const auto kScaleModeOfA = static_cast<cublasLtMatmulDescAttributes_t>(31),
+           kScaleModeOfB = static_cast<cublasLtMatmulDescAttributes_t>(32);
 int32_t mode_of(ScaleLayout layout) {
   switch (layout) {
     case ScaleLayout::tensor: break;

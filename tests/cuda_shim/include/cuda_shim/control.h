@@ -32,6 +32,7 @@
 // block may have (232448). "pinned": bytes of host memory that may be pinned (no limit).
 // "allocations": allocations of device and pinned memory that succeed from now on (no limit).
 // "driver": CUDA's version as cudaDriverGetVersion returns it (13000; 0 means no driver).
+// "capability": compute capability (90 is 9.0). "cublaslt": cuBLASLt's version (130100).
 // "descending": 1 runs threads, warps and blocks from the highest index down (0). "threads": OS
 // threads that run blocks (one per core). "nccl_looks": number of queries for which non-blocking
 // NCCL calls are in progress (1). "refuse_algorithms": number of algorithms at the start of each
