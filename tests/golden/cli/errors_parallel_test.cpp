@@ -175,7 +175,7 @@ TEST_F(BadLayout, Sharding) {
   refused(context + "4 --cp-comm-type a2a+p2p", {"a2a+p2p needs " + sizes.substr(0, 37)});
   refused(context + "4" + levels + "2 2", {sizes + "2 2 are the levels of --cp-comm-type a2a+p2p"});
   const std::string two = context + "4 --cp-comm-type a2a+p2p" + levels;
-  refused(two + "2 4", {sizes + "2 x 4 is not --context-parallel-size 4: make them equal"});
+  refused(two + "2 4", {sizes + "2 x 4 must equal --context-parallel-size 4"});
   refused(two + "1 4", {sizes + "has '1'", "use --cp-comm-type a2a or p2p"});
   refused(two + "4", {sizes + "has 1 sizes; give two"});
   refused("--ranks 16 --context-parallel-size 16 --seq-length 32 --cp-comm-type a2a+p2p" + levels +

@@ -116,7 +116,7 @@ TEST(ParallelSettings, UndividedSequencesAndExpertsAreRefusedByName) {
   EXPECT_EQ(levels({"2", "2"}), "");
   expect_in(levels({}), {"a2a+p2p needs --hierarchical-context-parallel-sizes"});
   expect_in(levels({"2", "2"}, "p2p"), {"sizes 2 2 are the levels of --cp-comm-type a2a+p2p"});
-  expect_in(levels({"2", "4"}), {"2 x 4 is not --context-parallel-size 4"});
+  expect_in(levels({"2", "4"}), {"2 x 4 must equal --context-parallel-size 4"});
   expect_in(levels({"4"}), {"has 1 sizes; give two"});
   expect_in(levels({"two", "2"}), {"has 'two'"});
   expect_in(
