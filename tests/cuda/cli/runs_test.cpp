@@ -210,7 +210,8 @@ TEST(CudaPlanKernels, QuantizedProductsAreOfCodesAndShareTheirGradient) {
         Row{"--fp4-format e2m1", "100", 48, 96, 96}}) {
     const Planted gpu("CUDA_SHIM_CAPABILITY", capability);
     std::map<std::string, int64_t> calls;
-    for (const Json& kernel : plan_of(place, std::string("--bf16 ") + flags)["kernels"].as_array())
+    const Json plan = plan_of(place, std::string("--bf16 ") + flags);
+    for (const Json& kernel : plan["kernels"].as_array())
       calls[kernel["kernel"].as_string()] += kernel["calls"].as_integer();
     EXPECT_EQ(calls["coded_gemm"], products) << flags;
     EXPECT_EQ(calls["encode_operand"], encoded) << flags;
