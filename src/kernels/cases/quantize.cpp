@@ -22,9 +22,11 @@ struct Matrix {
   Layout layout = {};
   bool real = false;
   DType type = DType::f32;
+  bool tiny = false;  // times 2^-100: values and scales are subnormal
 
   std::string str() const {
-    return fmt::format("r={} c={} {}", rows, columns, describe(type, layout));
+    return fmt::format("r={} c={} {}{}", rows, columns, describe(type, layout),
+                       tiny ? " tiny" : "");
   }
   // Rows whose sizes are 2^-24 to 2^24 of each other, zeros; with specials an infinity, a NaN
   // and -0.
@@ -35,7 +37,7 @@ struct Matrix {
     std::vector<double> x = plain;
     for (size_t i = 0; i < x.size(); ++i) {
       const auto row = static_cast<int64_t>(i) / columns;
-      x[i] *= std::exp2(static_cast<double>(row * 7 % 49) - 24);
+      x[i] *= std::exp2(static_cast<double>(row * 7 % 49) - (tiny ? 124 : 24));
       if (row % 5 == 3 && i % 3 != 0) x[i] = 0;
     }
     if (specials && x.size() > 20) {
@@ -64,16 +66,17 @@ struct Quantize : Matrix {
   bool grouped = false;  // groups of rows
   bool codes_alone = false;
   bool maxima = false;  // given
+  bool values_alone = false;
 
   std::string str() const {
     constexpr const char* kFormats[] = {"e4m3", "e5m2", "e2m1"};
     constexpr const char* kRules[] = {"given",      "power of two", "e8m0",
                                       "e8m0 floor", "nvfp4",        "nvfp4 quotient"};
-    return fmt::format("{} {} {}x{} {}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
+    return fmt::format("{} {} {}x{} {}{}{}{}{}{}{}", kFormats[static_cast<size_t>(format)],
                        kRules[static_cast<size_t>(rule)], way.rows, way.columns, Matrix::str(),
                        stochastic ? " stochastic" : "", divided ? " divided" : "",
                        grouped ? " grouped" : "", codes_alone ? " codes" : "",
-                       maxima ? " maxima" : "");
+                       maxima ? " maxima" : "", values_alone ? " values" : "");
   }
 };
 
@@ -81,7 +84,7 @@ QuantizedBlocks blocks_of(Inputs& inputs, const Quantize& q) {
   const Shape shape{q.rows, q.columns};
   QuantizedBlocks to{.rows = q.way.rows, .columns = q.way.columns};
   if (!q.codes_alone) to.values = inputs.output("values", shape, q.type, q.layout);
-  if ((q.real && !q.codes_alone) || q.grouped) return to;
+  if ((q.real && !q.codes_alone) || q.grouped || q.values_alone) return to;
   to.codes = inputs.output("codes", shape, DType::u8);
   if (q.rule != BlockScale::given)
     to.scales =
@@ -143,6 +146,23 @@ void add_quantize_cases(std::vector<Case>& cases) {
     all.push_back({m, e2m1, nvfp4, {16, 1}, true, true, true});
     for (const LowFormat format : {e4m3, e5m2})
       all.push_back({m, format, given, {}, false, false, false, true});
+  }
+  const Matrix tiny{.rows = 20, .columns = 80, .tiny = true};
+  const Matrix plain{.rows = 130, .columns = 140};
+  std::vector<Quantize> values;
+  for (const LowFormat format : {e4m3, e5m2}) {
+    values.push_back({plain, format, given});
+    for (const Matrix& m : {plain, tiny}) {
+      for (const Way& way : {Way{1, 128}, Way{128, 1}, Way{128, 128}})
+        values.push_back({m, format, power_of_two, way});
+      for (const Way& way : {Way{1, 32}, Way{32, 1}}) values.push_back({m, format, e8m0, way});
+    }
+  }
+  for (const Way& way : {Way{1, 16}, Way{16, 1}, Way{16, 16}})
+    values.push_back({plain, e2m1, nvfp4, way});
+  for (Quantize& q : values) {
+    q.values_alone = true;
+    all.push_back(q);
   }
   const Matrix real{.rows = 4096, .columns = 768, .real = true};
   all.push_back({real, e4m3, given});

@@ -127,7 +127,7 @@ TEST_F(Dpo, StoredReferencesGiveTheSameBits) {
       EXPECT_NEAR(found[i], of_one[i], 2e-5 * of_one[i]) << "step " << i + 1;
   }
   const Outcome again = passes(command("again", "--precompute-reference --data-cache-path cache0"));
-  EXPECT_TRUE(says(again, "are those of cache0/reference_")) << again.err;
+  EXPECT_TRUE(says(again, "are read from cache0/reference_")) << again.err;
   EXPECT_FALSE(says(again, "are written to")) << again.err;
   EXPECT_EQ(numbers("again"), numbers("live0"));
 }
