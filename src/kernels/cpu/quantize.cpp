@@ -1,9 +1,14 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/quantize_formulas.h"
 
@@ -27,22 +32,42 @@ HWY_INLINE V larger(V x, V most) {
 #endif
 }
 
+// Pairs of vectors of all types have the elements of even and of odd indices.
+HWY_INLINE VectorPair load_two(const bf16* p, auto n) { return load_pair(p, n); }
+HWY_INLINE VectorPair load_two(const float* p, auto n) { return load_pair_for<bf16>(p, n); }
+HWY_INLINE void store_two(VectorPair v, float* p, auto n) { store_pair_for<bf16>(v, p, n); }
+
+HWY_INLINE VectorPair times(VectorPair x, VectorPair f) {
+  return {hn::Mul(x.a, f.a), hn::Mul(x.b, f.b)};
+}
+HWY_INLINE VectorPair larger(VectorPair x, VectorPair most) {
+  return {larger(hn::Abs(x.a), most.a), larger(hn::Abs(x.b), most.b)};
+}
 template <class T>
 HWY_INLINE float largest_of(const T* x, int64_t n) {
-  V most = hn::Zero(kFloats);
+  const V zero = hn::Zero(kFloats);
+  VectorPair most = {zero, zero}, other = most;
   int64_t i = 0;
-  if (n >= 4 * kLanes) {
-    V others[3] = {most, most, most};
-    for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-      most = larger(hn::Abs(load(x + i)), most);
-      for (int k = 0; k < 3; ++k)
-        others[k] = larger(hn::Abs(load(x + i + (k + 1) * kLanes)), others[k]);
-    }
-    most = larger(larger(others[0], others[1]), larger(others[2], most));
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    most = larger(load_pair(x + i), most);
+    other = larger(load_pair(x + i + 2 * kLanes), other);
   }
-  for_vectors(i, n,
-              [&](int64_t at, auto part) { most = larger(hn::Abs(load(x + at, part)), most); });
-  return hn::GetLane(hn::MaxOfLanes(kFloats, most));
+  for_pairs(i, n, [&](int64_t at, auto part) { most = larger(load_pair(x + at, part), most); });
+  most = larger(most, other);
+  return hn::GetLane(hn::MaxOfLanes(kFloats, hn::Max(most.a, most.b)));
+}
+// Elements from n on, which are in memory, become zero.
+HWY_INLINE VectorPair load_padded(const float* p, Whole n) { return load_two(p, n); }
+HWY_INLINE VectorPair load_padded(const float* p, Part n) {
+  return keep_two<bf16>(load_two(p, Whole{}), n);
+}
+// most[k] = max(|x[2k]|, |x[2k + 1]|) of n elements, and further zeros. load(i, Whole or Part).
+template <class Load>
+HWY_INLINE void maxima_of_twos(int64_t n, float* most, Load load) {
+  for_pairs(0, n, [&](int64_t i, auto part) {
+    const VectorPair v = load(i, part);
+    store(larger(hn::Abs(v.a), larger(hn::Abs(v.b), hn::Zero(kFloats))), most + i / 2);
+  });
 }
 
 // LowFormatBits for vectors.
@@ -95,22 +120,82 @@ class Rounder {
   bool four_bits_;
 };
 
-HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Whole) {
-  const hn::Rebind<uint8_t, Floats> bytes;
-  hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(Integers(), codes)), bytes, out);
+// is_bf16: v is exact in bf16, and need not be rounded.
+HWY_INLINE void store_two(VectorPair v, Output<float> out, bool, auto n) { store_two(v, out.p, n); }
+HWY_INLINE void store_two(VectorPair v, Output<bf16> out, bool is_bf16, auto n) {
+  if (!std::is_same_v<decltype(n), Whole> || !is_bf16) return store_pair(v, out, n);
+  const hn::Repartition<uint16_t, Words> halves;
+  const auto even = hn::BitCast(halves, hn::ShiftRight<16>(hn::BitCast(Words(), v.a)));
+  const auto bits = hn::OddEven(hn::BitCast(halves, v.b), even);
+  auto* const p = reinterpret_cast<uint16_t*>(out.p);
+  if (out.streamed) {
+    hn::Stream(bits, halves, p);
+  } else {
+    hn::StoreU(bits, halves, p);
+  }
 }
-HWY_INLINE void store_bytes(hn::Vec<Words> codes, uint8_t* out, Part part) {
-  uint8_t buffer[kLanes];
-  store_bytes(codes, buffer, Whole{});
+HWY_INLINE void store_two(hn::Vec<Words> even, hn::Vec<Words> odd, uint8_t* out, Whole) {
+  const auto two = hn::TruncateTo(Halves(), hn::Or(even, hn::ShiftLeft<8>(odd)));
+  hn::StoreU(two, Halves(), reinterpret_cast<uint16_t*>(out));
+}
+HWY_INLINE void store_two(hn::Vec<Words> even, hn::Vec<Words> odd, uint8_t* out, Part part) {
+  uint8_t buffer[2 * kLanes];
+  store_two(even, odd, buffer, Whole{});
   std::memcpy(out, buffer, static_cast<size_t>(part.n));
 }
 
-// One tile of the matrix at a time, in which all blocks are whole but for those at the ends of the
-// matrix.
+// block_factors for vectors.
+struct VectorFactors {
+  V multiplier, divisor, factor;
+  hn::Vec<Words> code;
+};
+HWY_INLINE V smaller(V x, float limit) {
+  return hn::IfThenElse(hn::Lt(x, set(limit)), x, set(limit));
+}
+// scale: the bits of a power of two; 0: 2^-127.
+HWY_INLINE VectorFactors factors_of_power(hn::Vec<Words> scale) {
+  const auto power = [](hn::Vec<Words> bits) {
+    return hn::BitCast(kFloats, hn::Max(bits, hn::Set(Words(), 1U << 22)));
+  };
+  const auto inverse = hn::Sub(hn::Set(Words(), 254U << 23), scale);
+  return {power(inverse), set(1), power(scale), hn::ShiftRight<23>(scale)};
+}
+HWY_INLINE VectorFactors power_factors(float largest, V amax) {
+  const auto is_finite = hn::Le(amax, set(kLargestFloat));
+  const auto is_found = hn::And(is_finite, hn::Gt(amax, hn::Zero(kFloats)));
+  const V size = hn::IfThenElse(is_found, amax, set(largest));
+  const auto bits = hn::BitCast(Words(), smaller(hn::Div(set(largest), size), kLargestFloat));
+  const auto multiplier = hn::And(bits, hn::Set(Words(), kFloatExponent));
+  return factors_of_power(hn::Sub(hn::Set(Words(), 254U << 23), multiplier));
+}
+HWY_INLINE VectorFactors e8m0_factors(float largest, V amax, bool up) {
+  const auto words = [](uint32_t value) { return hn::Set(Words(), value); };
+  const auto most = std::bit_cast<uint32_t>(largest), fraction = most & kFloatFraction;
+  const auto bits = hn::BitCast(Words(), amax), least = words((most >> 23) - 127);
+  const auto exponent =
+      hn::ShiftRight<23>(hn::Add(bits, words(up ? kFloatFraction - fraction : 0)));
+  const auto code = hn::Sub(hn::Max(exponent, least), least);
+  const auto is_infinite = hn::Eq(bits, words(kFloatExponent));
+  return factors_of_power(hn::ShiftLeft<23>(hn::IfThenElse(is_infinite, words(254), code)));
+}
+HWY_INLINE VectorFactors fp4_factors(V amax, float scale, bool divides) {
+  const Rounder e4m3(LowFormat::e4m3);
+  const V size =
+      divides ? hn::Div(hn::Div(amax, set(6)), set(scale)) : hn::Mul(amax, set(scale * (1.0F / 6)));
+  const auto is_found = hn::Ne(amax, hn::Zero(kFloats));
+  const V s = hn::IfThenElseZero(is_found, e4m3.rounded(smaller(size, 448)));
+  const auto is_zero = hn::Eq(s, hn::Zero(kFloats));
+  const V inverse = smaller(hn::Div(set(1), hn::Mul(s, set(1 / scale))), kLargestFloat);
+  return {hn::IfThenZeroElse(is_zero, divides ? set(1) : inverse),
+          hn::IfThenElse(is_zero, set(1), hn::Mul(s, set(scale))), s, e4m3.codes(s, s)};
+}
+
+// One row of blocks at a time, or a part of it: of kColumns if blocks are one row high, or else so
+// few that the L2 cache keeps it between the maxima and the rounding, beside the next one.
 template <class T>
 class Quantization {
  public:
-  static constexpr int64_t kColumns = 1024;
+  static constexpr int64_t kColumns = 2048;
 
   explicit Quantization(const QuantizeArgs& args)
       : args_(args),
@@ -120,13 +205,33 @@ class Quantization {
         columns_(args.x.size(1)),
         height_(std::max<int64_t>(64, args.out.rows)),
         scale_(args.scale.defined() ? *args.scale.data<float>() : 1),
-        x_(args.x.data<T>()) {}
+        x_(args.x.data<T>()),
+        width_(args.out.rows == 1 ? kColumns : 256),
+        values_{nullptr, false},
+        shift_(std::countr_zero(static_cast<uint64_t>(args.out.columns))) {
+    // Rows of whole blocks are one row.
+    if (args.out.rows == 1 && columns_ % args.out.columns == 0 && !args.stochastic) {
+      columns_ *= rows_;
+      rows_ = 1;
+    }
+    if (args.out.values.defined())
+      values_ = output_of<T>(args.out.values, rows_ == 1 ? kColumns : columns_, {x_});
+    for (int64_t lane = 0; lane < kLanes; ++lane)
+      block_[static_cast<size_t>(lane)] = static_cast<int32_t>(2 * lane / args.out.columns);
+  }
 
   void run(Stream& stream) {
-    const int64_t across = ceil_div(columns_, kColumns);
-    for_each_block(stream, ceil_div(rows_, height_) * across, [&](int64_t index, int) {
-      const int64_t i = index / across * height_, j = index % across * kColumns;
-      quantize({i, std::min(i + height_, rows_), j, std::min(kColumns, columns_ - j)});
+    const auto quantize_row = [&](int64_t i, int64_t last, int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; j += width_)
+        quantize({i, last, j, std::min(width_, end - j)});
+    };
+    if (rows_ == 1) {
+      return for_blocks(stream, columns_, kBlockElements,
+                        [&](int64_t begin, int64_t end) { quantize_row(0, 1, begin, end); });
+    }
+    for_blocks(stream, rows_, height_, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i += args_.out.rows)
+        quantize_row(i, std::min(i + args_.out.rows, end), 0, columns_);
     });
   }
 
@@ -134,110 +239,164 @@ class Quantization {
   struct Tile {
     int64_t begin, end, column, width;
   };
-  // By column of a tile.
+  // By block; if blocks are one column wide, in the order of pairs of vectors.
   struct Factors {
-    alignas(64) std::array<float, kColumns> multiplier, divisor, factor;
+    using Array = std::array<float, kColumns + 2 * kLanes>;
+    alignas(64) Array multiplier, divisor, factor;
   };
+
+  // What to prefetch: the next tile or, if tiles are short, what is 6 KB ahead.
+  const T* ahead(const Tile& tile) const {
+    const T* const x = row(tile.begin, tile);
+    if (args_.out.rows == 1) return x + 3 * kElementsAhead<T>;
+    const bool last = tile.column + tile.width == columns_;
+    return last ? row(tile.end, {}) : x + tile.width;
+  }
 
   const T* row(int64_t r, const Tile& tile) const { return x_ + r * columns_ + tile.column; }
 
   void quantize(const Tile& tile) const {
-    const QuantizedBlocks& to = args_.out;
-    const Output<T> values = to.values.defined()
-                                 ? output_of<T>(to.values, columns_, {args_.x.raw()})
-                                 : Output<T>{nullptr, false};
-    Factors factors;
     if (args_.rule == BlockScale::given) {
       const V scale = set(scale_);
       for (int64_t r = tile.begin; r < tile.end; ++r)
         round_row(
-            tile, r, values, [&](V x, int64_t) { return hn::Mul(x, scale); },
-            [](V q, int64_t) { return q; });
+            tile, r, true, [&](VectorPair x, int64_t) { return times(x, {scale, scale}); },
+            [](VectorPair q, int64_t) { return q; });
       return;
     }
-    for (int64_t i = tile.begin; i < tile.end; i += to.rows) {
-      const int64_t end = std::min(i + to.rows, tile.end);
-      find_factors(tile, i, end, factors);
-      const auto scaled = [&](V x, int64_t j) {
-        x = hn::Mul(x, hn::Load(kFloats, factors.multiplier.data() + j));
-        return divides() ? hn::Div(x, hn::Load(kFloats, factors.divisor.data() + j)) : x;
-      };
-      const auto value = [&](V q, int64_t j) {
-        return hn::Mul(q, hn::Load(kFloats, factors.factor.data() + j));
-      };
-      for (int64_t r = i; r < end; ++r) round_row(tile, r, values, scaled, value);
-    }
-  }
-
-  // Maxima of |x| over the rows [i, end), by column.
-  void column_maxima(const Tile& tile, int64_t i, int64_t end, float* most) const {
-    for_vectors(0, tile.width, [&](int64_t j, auto n) {
-      V v = hn::Zero(kFloats);
-      for (int64_t r = i; r < end; ++r) v = larger(hn::Abs(load(row(r, tile) + j, n)), v);
-      store(v, most + j, n);
+    if (args_.out.columns == 1)
+      return quantize_blocks(
+          tile, [](const float* factors, int64_t j) { return load_pair(factors + j); });
+    const auto block = hn::SetTableIndices(kFloats, block_.data());
+    quantize_blocks(tile, [&](const float* factors, int64_t j) {
+      const V v = hn::TableLookupLanes(hn::LoadU(kFloats, factors + (j >> shift_)), block);
+      return VectorPair{v, v};
     });
   }
 
-  // most: of the blocks of a row of blocks, one after another.
-  void block_maxima(const Tile& tile, int64_t i, int64_t end, float* most) const {
-    const QuantizedBlocks& to = args_.out;
-    if (to.rows > 1) column_maxima(tile, i, end, most);
-    if (to.columns == 1) {
-      if (to.rows == 1) column_maxima(tile, i, end, most);
+  // at(factors, column): those of a pair of vectors.
+  template <class At>
+  HWY_INLINE void quantize_blocks(const Tile& tile, At at) const {
+    Factors factors;
+    const bool is_bf16 = find_factors(tile, factors);
+    const auto scaled = [&](VectorPair x, int64_t j) {
+      x = times(x, at(factors.multiplier.data(), j));
+      if (!divides()) return x;
+      const VectorPair by = at(factors.divisor.data(), j);
+      return VectorPair{hn::Div(x.a, by.a), hn::Div(x.b, by.b)};
+    };
+    const auto value = [&](VectorPair q, int64_t j) {
+      return times(q, at(factors.factor.data(), j));
+    };
+    for (int64_t r = tile.begin; r < tile.end; ++r) round_row(tile, r, is_bf16, scaled, value);
+  }
+
+  // Maxima of |x| by column.
+  void column_maxima(const Tile& tile, float* most) const {
+    for_pairs(0, tile.width, [&](int64_t j, auto n) {
+      VectorPair v = {hn::Zero(kFloats), hn::Zero(kFloats)};
+      for (int64_t r = tile.begin; r < tile.end; ++r) v = larger(load_two(row(r, tile) + j, n), v);
+      store_two(v, most + j, Whole{});
+    });
+  }
+
+  // By block.
+  void block_maxima(const Tile& tile, float* most) const {
+    const T* const x = row(tile.begin, tile);
+    const int64_t columns = args_.out.columns;
+    int64_t n = tile.width;
+    if (args_.out.rows > 1 || columns == 1) {
+      column_maxima(tile, most);
+    } else if (columns >= 4 * kLanes) {
+      for (int64_t j = 0; j < n; j += columns)
+        most[j / columns] = largest_of(x + j, std::min(columns, n - j));
       return;
+    } else {
+      maxima_of_twos(n, most, [&](int64_t j, auto part) { return load_two(x + j, part); });
     }
-    for (int64_t j = 0, k = 0; j < tile.width; j += to.columns, ++k) {
-      const int64_t n = std::min(to.columns, tile.width - j);
-      most[k] = to.rows > 1 ? largest_of(most + j, n) : largest_of(row(i, tile) + j, n);
+    for (int64_t level = args_.out.rows > 1 ? 1 : 2; level < columns; level *= 2) {
+      n = ceil_div(tile.width, level);
+      maxima_of_twos(n, most, [&](int64_t j, auto part) { return load_padded(most + j, part); });
     }
   }
 
-  void find_factors(const Tile& tile, int64_t i, int64_t end, Factors& factors) const {
+  // Returns true if all values are exact in bf16: the smallest numbers of formats are 2^-16 or
+  // more, those of bf16 2^-133.
+  bool find_factors(const Tile& tile, Factors& factors) const {
     const QuantizedBlocks& to = args_.out;
-    alignas(64) std::array<float, kColumns> found;
-    const int64_t first = i / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
-    const float* most = found.data();
-    if (args_.maxima.defined()) most = args_.maxima.data<float>() + first;
-    else block_maxima(tile, i, end, found.data());
+    alignas(64) typename Factors::Array found;
+    const int64_t first =
+        tile.begin / to.rows * ceil_div(columns_, to.columns) + tile.column / to.columns;
+    const int64_t count = ceil_div(tile.width, to.columns);
+    if (args_.maxima.defined())
+      std::copy_n(args_.maxima.data<float>() + first, count, found.data());
+    else block_maxima(tile, found.data());
     const bool f32_scales = to.scales.defined() && to.scales.dtype() == DType::f32;
     float* scales = f32_scales ? to.scales.data<float>() + first : nullptr;
     uint8_t* codes =
         to.scales.defined() && !f32_scales ? to.scales.data<uint8_t>() + first : nullptr;
-    const int64_t count = ceil_div(tile.width, to.columns);
-    for (int64_t k = 0; k < count; ++k) {
-      const BlockFactors f = block_factors(args_.rule, args_.format, most[k], scale_);
-      const int64_t j = k * to.columns, n = std::min(to.columns, tile.width - j);
-      std::fill_n(factors.multiplier.data() + j, n, f.multiplier);
-      std::fill_n(factors.factor.data() + j, n, f.factor);
-      if (divides()) std::fill_n(factors.divisor.data() + j, n, f.divisor);
-      if (scales != nullptr) scales[k] = f.factor;
-      if (codes != nullptr) codes[k] = static_cast<uint8_t>(f.code);
-    }
+    V least = set(1);
+    for_pairs(0, count, [&](int64_t k, auto n) {
+      const VectorPair amax = load_padded(found.data() + k, n);
+      const VectorFactors a = factors_of(amax.a), b = factors_of(amax.b);
+      const auto keep = [&](V of_a, V of_b, typename Factors::Array& factor) {
+        if (to.columns == 1) store_pair({of_a, of_b}, factor.data() + k);
+        else store_two({of_a, of_b}, factor.data() + k, Whole{});
+      };
+      keep(a.multiplier, b.multiplier, factors.multiplier);
+      keep(a.factor, b.factor, factors.factor);
+      if (divides()) keep(a.divisor, b.divisor, factors.divisor);
+      if (scales != nullptr) store_two({a.factor, b.factor}, scales + k, n);
+      if (codes != nullptr) store_two(a.code, b.code, codes + k, n);
+      for (const auto& [size, factor] : {std::pair{amax.a, a.factor}, std::pair{amax.b, b.factor}})
+        least = hn::Min(least, hn::IfThenElse(hn::Eq(size, hn::Zero(kFloats)), least, factor));
+    });
+    return is_fp4() || hn::GetLane(hn::MinOfLanes(kFloats, least)) > 0x1p-100F;
   }
 
+  HWY_INLINE VectorFactors factors_of(V amax) const {
+    if (is_fp4()) return fp4_factors(amax, scale_, divides());
+    const float largest = facts_of(args_.format).largest;
+    if (args_.rule == BlockScale::power_of_two) return power_factors(largest, amax);
+    return e8m0_factors(largest, amax, args_.rule == BlockScale::e8m0);
+  }
+  bool is_fp4() const { return args_.rule == BlockScale::nvfp4 || divides(); }
   bool divides() const { return args_.rule == BlockScale::nvfp4_quotient; }
 
   // scaled(x, column): what is rounded. value(q, column): of its result.
   template <class Scaled, class Value>
-  HWY_INLINE void round_row(const Tile& tile, int64_t r, Output<T> values, Scaled scaled,
+  HWY_INLINE void round_row(const Tile& tile, int64_t r, bool is_bf16, Scaled scaled,
                             Value value) const {
     alignas(64) Chances chances;
     if (args_.stochastic) find_chances(tile, r, chances.data());
     const int64_t at = r * columns_ + tile.column;
     uint8_t* codes = args_.out.codes.defined() ? args_.out.codes.data<uint8_t>() + at : nullptr;
-    for_vectors(0, tile.width, [&](int64_t j, auto n) {
-      const V x = scaled(load(x_ + at + j, n), j), size = hn::Abs(x);
-      const V q = args_.stochastic
-                      ? rounder_.rounded_by_chance(size, hn::Load(kFloats, chances.data() + j))
-                      : rounder_.rounded(size);
-      if (codes != nullptr) store_bytes(rounder_.codes(q, x), codes + j, n);
-      if (values.p != nullptr) store(value(hn::CopySign(q, x), j), values + (at + j), n);
+    const Rounder rounder = rounder_;
+    const T* const ahead = this->ahead(tile) + (r - tile.begin) * columns_;
+    for_pairs(0, tile.width, [&](int64_t j, auto n) {
+      for (int64_t k = 0; k < kPairBytes<T>; k += kCacheLine)
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(ahead + j) + k, 0, 2);
+      const VectorPair x = scaled(load_two(x_ + at + j, n), j);
+      const VectorPair size = {hn::Abs(x.a), hn::Abs(x.b)};
+      VectorPair q;
+      if (args_.stochastic) {
+        const VectorPair u = load_two(chances.data() + j, Whole{});
+        q = {rounder.rounded_by_chance(size.a, u.a), rounder.rounded_by_chance(size.b, u.b)};
+      } else {
+        q = {rounder.rounded(size.a), rounder.rounded(size.b)};
+      }
+      if (codes != nullptr)
+        store_two(rounder.codes(q.a, x.a), rounder.codes(q.b, x.b), codes + j, n);
+      if (values_.p == nullptr) return;
+      q = {hn::CopySign(q.a, x.a), hn::CopySign(q.b, x.b)};
+      store_two(value(q, j), values_ + (at + j), is_bf16, n);
     });
   }
 
   // The chance u of each element of a row. Vectors that go beyond the end of a run of channels
   // write values there that those of the next run replace.
-  using Chances = std::array<float, kColumns + 2 * kLanes>;
+  static constexpr int64_t kCounted = 2;
+  using Chances = std::array<float, kColumns + 2 * kCounted * kLanes>;
   void find_chances(const Tile& tile, int64_t r, float* u) const {
     const PhiloxRow random(tokens_.position(r), static_cast<uint64_t>(tokens_.sample(r)),
                            args_.noise.key());
@@ -248,14 +407,16 @@ class Quantization {
         if (const int64_t next = channels.runs[i].column - tile.column; next > j)
           end = std::min(end, next);
       const int64_t channel = channels.channel(tile.column + j);
-      for (int64_t k = 0; k < end - j; k += 2 * kLanes) {
-        const PhiloxWords words = words_of_twos<float, 1>(random, channel + k)[0];
-        const auto part = [&](hn::Vec<Words> w) {
-          return hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(Integers(), hn::ShiftRight<8>(w))),
-                         set(0x1p-24F));
-        };
-        hn::StoreU(part(words.first), kFloats, u + j + k);
-        hn::StoreU(part(words.second), kFloats, u + j + k + kLanes);
+      const auto part = [&](hn::Vec<Words> w) {
+        return hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(Integers(), hn::ShiftRight<8>(w))),
+                       set(0x1p-24F));
+      };
+      for (int64_t k = 0; k < end - j; k += 2 * kCounted * kLanes) {
+        const auto words = words_of_twos<float, kCounted>(random, channel + k);
+        for (int64_t i = 0; i < kCounted; ++i) {
+          const PhiloxWords& w = words[static_cast<size_t>(i)];
+          store_pair({part(w.first), part(w.second)}, u + j + k + 2 * i * kLanes);
+        }
       }
       j = end;
     }
@@ -267,6 +428,10 @@ class Quantization {
   int64_t rows_, columns_, height_;
   float scale_;
   const T* x_;
+  int64_t width_;
+  Output<T> values_;
+  alignas(64) std::array<int32_t, kLanes> block_;  // of lanes of a pair of vectors
+  int shift_;
 };
 
 void quantize_any(const QuantizeArgs& args, Stream& stream) {
