@@ -151,7 +151,9 @@ CodedOperand operand(Inputs& inputs, const std::string& name, int64_t rows, int6
   const Shape scales = scales_shape(layout, rows, depth);
   const std::string scales_name = name + "_scales";
   if (!inputs.has_data()) {
-    made.scales = inputs.output(scales_name, scales, scale_type(layout));
+    made.scales = scale_type(layout) == DType::f32
+                      ? inputs.normal(scales_name, scales, DType::f32)
+                      : inputs.integers(scales_name, scales, DType::u8, 0, 1);
     return made;
   }
   std::vector<double> stored;
